@@ -82,7 +82,7 @@ class Agent:
             return finished.code
 
     def close(self) -> None:
-        """Kill and reap the worker, then free the lease, so that no other session measures beside it."""
+        """Kill and reap the worker, then free the lease, so that no other session measures at the same time."""
         if self._worker is not None:
             self._worker.dispose()
         if self._lease is not None:
@@ -167,7 +167,7 @@ class Agent:
         except wire.FrameError as error:
             self._writer.write("error", 0, code="protocol", message=str(error)[:1000])
             raise _Finished(_EXIT_PROTOCOL) from None
-        # Parts of a long payload over a slow link renew the lease, too.
+        # Parts of a long payload over a slow link also renew the lease.
         if self._holds(self._decoder.arriving.get("token")):
             self._renew()
 

@@ -28,7 +28,7 @@ def follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, output)
-        # A process that the program left behind may hold its pipes open, so the end of the program itself counts too.
+        # A process that the program started may keep its pipes open, so the end of the program is also checked.
         while selector.get_map():
             ready = selector.select(_SLICE_S)
             for key, _ in ready:
@@ -65,7 +65,7 @@ def _has_ended(pid: int) -> bool:
 def end_with_parent(parent: int = 0) -> None:
     """Let the kernel kill this process when the thread that started it ends; Linux only.
 
-    With `parent`, a fork of that process ends at once if it is already gone.
+    With `parent`, a fork of that process ends immediately if it is already gone.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

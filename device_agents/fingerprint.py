@@ -8,7 +8,7 @@ import shutil
 from typing import Dict, Optional, Union
 
 from device_agents import power
-from device_agents.sources import sources_digest
+from device_agents.sources import EMULATOR, sources_digest
 
 Number = Union[int, float]
 _LINE_LETTERS = 200
@@ -25,7 +25,7 @@ def hardware() -> Dict[str, str]:
         "python": platform.python_version(),
         "core_cache_bytes": str(_core_cache_bytes()),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none",
-        "agent": sources_digest(without="emulated_npu"),
+        "agent": sources_digest(without=[EMULATOR]),
     }
 
 
@@ -35,7 +35,7 @@ def available_cores() -> int:
 
 
 def state() -> Dict[str, Number]:
-    """Return facts that change from minute to minute; they are recorded beside series, never compared."""
+    """Return facts that change from minute to minute; they are recorded with series, never compared."""
     facts: Dict[str, Number] = {"disk_free_bytes": shutil.disk_usage(os.getcwd()).free}
     temperature = _first_line("/sys/class/thermal/thermal_zone0/temp")
     if temperature and temperature.lstrip("-").isdigit():

@@ -4,7 +4,8 @@ The lock is an `flock` on one file per resource in a folder that all users of th
 users and controllers exclude each other. The kernel drops the lock when the supervisor ends, however it ends. The file
 holds the last token, its holder, and the time until which it is leased.
 
-A session that shares its resource gets a token in the same way but keeps no lock: any number of them work at once.
+A session that shares its resource gets a token in the same way but keeps no lock: any number of them work at the same
+time.
 
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 
@@ -12,7 +13,7 @@ Every user may write to the file, so its token counts only if it is at most an h
 begin with the time and grow by one. The next lease replaces any other one. The copy belongs to one user and always
 counts, so the tokens of each user grow, whatever others write and however the clock is set.
 
-A lock on a file that is no longer in the folder excludes nobody: the file is compared with that in the folder after
+A lock on a file that is no longer in the folder has no effect: the file is compared with that in the folder after
 locking and whenever the lease is renewed.
 """
 
@@ -38,7 +39,7 @@ _AHEAD_S = 3600
 """How far a token of the shared file may be ahead of the clock, for many leases in one second."""
 _HOLDER_CHARS = 200
 _TRIES = 10
-"""How often a lock is taken anew because its file was removed or replaced meanwhile."""
+"""How often a lock is taken again because its file was removed or replaced."""
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
@@ -108,7 +109,7 @@ class Lease:
     def acquire(self, holder: str, shared: bool = False) -> int:
         """Take the lock and return a new fencing token, larger than all before; raises LeaseHeld.
 
-        A `shared` lease keeps no lock, so that others get theirs meanwhile; only a holder of the lock refuses it.
+        A `shared` lease keeps no lock, so that others get theirs; only a holder of the lock refuses it.
         Raises OSError if the token cannot be stored, for example on a full disk.
         """
         for _ in range(_TRIES):
@@ -221,13 +222,13 @@ def _lock_in_turn(handle: int) -> bool:
 
 
 def _open_shared(path: str) -> int:
-    """Open the lock file, which is created on first use; raises OSError for anything but a file of its own."""
+    """Open the lock file, which is created on first use; raises OSError for anything but a plain file with one name."""
     handle = _open_or_create(path)
     found = os.fstat(handle)
     # A second name could be that of a file of this user, which the token would overwrite.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(handle)
-        raise _unsafe(path, "it is not a file of its own; remove it")
+        raise _unsafe(path, "it is not a plain file with a single name; remove it")
     return handle
 
 
@@ -313,7 +314,7 @@ def _evict_stopped(handle: int) -> bool:
         if not _is_stopped(pid) or not _has_open(pid, handle):
             return False
         os.kill(pid, signal.SIGKILL)  # its worker dies with it (PR_SET_PDEATHSIG)
-    except OSError:  # ended meanwhile, or of another user
+    except OSError:  # it has ended, or belongs to another user
         return False
     deadline = time.monotonic() + _DYING_S
     while os.path.exists("/proc/%d/exe" % pid) and time.monotonic() < deadline:
@@ -331,7 +332,7 @@ def _has_open(pid: int, handle: int) -> bool:
     folder = "/proc/%d/fd" % pid
     ours = os.fstat(handle)
     for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # already closed
             if os.path.samestat(os.stat(os.path.join(folder, name)), ours):
                 return True
     return False

@@ -19,7 +19,7 @@ class LoadMemory:
         self._has_peak = _reset_peak()
 
     def fields(self) -> Dict[str, int]:
-        """Return `before_bytes`, `loaded_bytes` and `peak_bytes` as far as the system reports them."""
+        """Return `before_bytes`, `loaded_bytes` and `peak_bytes` if the system reports them."""
         now = _status_bytes()
         found = {
             "before_bytes": self._before,

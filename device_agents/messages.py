@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 MOST_PUTS, MOST_PUT_AHEAD_BYTES = 16, 1 << 20
-"""How many `put` requests an agent holds, and the payload of those behind the first one."""
+"""How many `put` requests an agent holds, and the payload of those after the first one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class TrueOverhead:
-    """Latency of host preprocessing, driver and transfers alone: a, b and c without noise."""
+    """Latency of only host preprocessing, driver and transfers: a, b and c without noise."""
 
     a_s_per_byte: float
     b_s_per_byte: float

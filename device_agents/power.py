@@ -1,4 +1,4 @@
-"""What this device reports of its energy: a program of its owner, INA sensors, or a counter of the processor (RAPL).
+"""Read the power or energy of this device: from its owner's program, INA sensors, or the processor's RAPL counter.
 
 The program is the file `PROGRAM` in the account that runs the agent. No message of the host names or changes it, and
 whoever may write there may run programs anyway. Sensors and counters are files below /sys. A device without any of
@@ -21,7 +21,7 @@ POWERCAP, HWMON = "/sys/class/powercap", "/sys/class/hwmon"
 _READING = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) (W|J)\s*\Z")
 _PROGRAM_S, _PROGRAM_BYTES = 2.0, 1 << 12
 _PACKAGE = "intel-rapl:"
-"""Zones `intel-rapl:0`, `intel-rapl:1`, … are packages, also of AMD's processors; `intel-rapl:0:0` is a part of one."""
+"""Zones `intel-rapl:0`, `intel-rapl:1`, … are packages, on AMD too; `intel-rapl:0:0` is a part of one."""
 _SENSOR = "ina"
 
 

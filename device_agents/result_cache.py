@@ -20,7 +20,7 @@ from typing import Callable, Iterator, Optional, Tuple
 
 VARIABLE = "HARNESS_CACHE_DIR"
 MAX_BYTES = 1 << 29
-"""About the most that all files take together; the least recently used ones are removed."""
+"""Approximate limit for all files together; the least recently used ones are removed."""
 _MAX_FILE_BYTES = 1 << 28
 _BLOCK_BYTES = 1 << 12
 """The least that a file counts as, because a disk gives it no less."""
@@ -28,7 +28,7 @@ _LOOKS = 256
 """Sizes are added up about as often while files of `MAX_BYTES` are stored."""
 _HASH_BYTES = 32
 _FOLDER = "results"
-"""Devices keep the tokens of leases beside it."""
+"""Devices keep the tokens of leases next to this folder."""
 _OWN_NAME = re.compile(r"[0-9a-f]{64}|\.writing-[0-9a-f]{12}")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -142,7 +142,7 @@ def _files(place: str) -> Iterator[Tuple[float, int, str]]:
     """Yield the time of the last use, the size and the path of each file, parts of killed processes included."""
     with os.scandir(place) as found:
         for one in found:
-            with contextlib.suppress(FileNotFoundError):  # another process removes files, too
+            with contextlib.suppress(FileNotFoundError):  # another process also removes files
                 if _OWN_NAME.fullmatch(one.name):
                     status = one.stat(follow_symlinks=False)
                     yield status.st_mtime, _counted(status.st_size), one.path

@@ -29,7 +29,7 @@ from device_agents.backends import (
 from device_agents.child_processes import end_with_parent
 from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
-from device_agents.shortage import disk_trouble, is_memory
+from device_agents.resource_errors import disk_error, is_out_of_memory
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ _FLUSH_S = 0.5
 _LOOK_S = 0.01
 """How often a run checks whether it was cancelled and whether samples are due."""
 _MOST_ON_CPU, _LONGEST_NAME = 200, 100
-"""The most names of nodes in a header, and the most characters of each."""
+"""The maximum number of names of nodes in a header, and of characters of each."""
 _FILE_BYTES = 4 << 30
 _OPEN_FILES = 1024
 CPU_S = 3600 * (os.cpu_count() or 1)
@@ -80,7 +80,7 @@ class Worker:
         try:
             answer()
         except Refused as refused:
-            trouble = disk_trouble(refused)
+            trouble = disk_error(refused)
             code, message = ("system", "%s; %s" % (trouble, refused)) if trouble else ("backend", str(refused))
             self._writer.write("error", frame.id, code=code, message=message[:4000])
         except (KeyError, TypeError, ValueError) as error:
@@ -147,7 +147,7 @@ class Worker:
     def _answer_put(
         self, frame: wire.Frame, load: Callable[[], Optional[Revealed]], memory: Optional[LoadMemory]
     ) -> None:
-        """Answer with what `load` reveals; `memory` is that of the process before, None beside other loads."""
+        """Answer with what `load` reveals; `memory` is that of the process before, None for parallel loads."""
         revealed = load()
         fields: Dict[str, Any] = {} if revealed is None else {"format": revealed.format}
         if isinstance(self._backend, ReportsLoading):
@@ -166,7 +166,7 @@ class Worker:
         try:
             revealed = self._backend.load(request)
         except (Refused, MemoryError) as error:
-            if not is_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if payload in self._payloads.values():
                 raise Refused("not enough memory for another copy: %s" % error) from error

@@ -40,7 +40,7 @@ class Pending:
 class WorkerLink:
     """A worker process with frames in and out.
 
-    The worker answers requests in order: of a `put`, further ones may wait behind it. Replies go to `answer`. A worker
+    The worker answers requests in order: further ones may be queued after a `put`. Replies go to `answer`. A worker
     that ends, falls silent or sends garbage is not replaced: `problem` is then the error of all pending requests, which
     goes to `fail`, and of every later request.
     """
@@ -82,7 +82,7 @@ class WorkerLink:
         self._queue.append(Pending(frame.id, frame.type, silence_s, time.monotonic() + silence_s))
 
     def _may_wait(self, frame: wire.Frame) -> bool:
-        """Return whether a request may wait behind others: a small `put` behind some of its kind."""
+        """Return whether a request may be queued: a small `put` after others of its kind."""
         if len(self._queue) >= MOST_PUTS or len(frame.payload) > MOST_PUT_AHEAD_BYTES:
             return False
         return frame.type == "put" and all(one.type == "put" for one in self._queue)

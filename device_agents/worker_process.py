@@ -38,7 +38,7 @@ class WorkerProcess:
                 stderr=self._output,
                 cwd=self.folder,
                 env=_environment(self.folder),
-                start_new_session=True,  # a group of its own, so that processes of a runtime die with it
+                start_new_session=True,  # a separate group, so that processes of a runtime die with it
             )
         except BaseException:
             self._discard()

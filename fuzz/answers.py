@@ -15,8 +15,8 @@ from fuzz.outcome import Outcome
 from harness.errors import NetworkError, UsageError
 from harness.network.documents import decode_document, encode
 from harness.network.network import ITEM_BYTES
-from harness.network.reading.hand_back import encode_network
 from harness.network.reading.limited_reading import network_of, prepared
+from harness.network.reading.network_codec import encode_network
 from harness.network.reading.read import parse_model
 
 _REPORTS: tuple[dict[str, Any], ...] = (

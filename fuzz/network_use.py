@@ -14,20 +14,14 @@ from harness.errors import UnsupportedNetwork
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_files import publish, read_lut
-from harness.network.fusion.fusion_rules import (
-    DEFAULT_RULES,
-    UNSIGNED_PAIRS,
-    FusionRule,
-    as_executed,
-    match_all,
-    pattern_of,
-    structure_of,
-)
+from harness.network.fusion.fusion_patterns import pattern_of
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule, as_executed, structure_of
+from harness.network.fusion.rule_matching import match_all
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.reading.batch import rebatch
 from harness.network.reading.batch_check import check_rows
-from harness.network.reading.hand_back import decode_network, encode_network
+from harness.network.reading.network_codec import decode_network, encode_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import network_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes

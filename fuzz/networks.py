@@ -23,9 +23,9 @@ from fuzz.outcome import Outcome
 from harness.errors import NetworkError
 from harness.network.model_references import load_network
 from harness.network.network import Network
-from harness.network.reading.hand_back import encode_network
 from harness.network.reading.limited_reading import prepared
 from harness.network.reading.limits import READING
+from harness.network.reading.network_codec import encode_network
 from harness.network.reading.read import read_model
 
 _COMPARED = 32

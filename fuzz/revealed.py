@@ -14,11 +14,12 @@ from fuzz import network_seeds
 from fuzz.edits.draft import BOUND_DIMS
 from fuzz.mutation import json_text, mutate_bytes, mutate_json, mutate_message
 from fuzz.outcome import Outcome
-from harness.device.revealed import check_revealed, reveal_limit_bytes
+from harness.device.graph_limits import check_graph_size, graph_limit_bytes
 from harness.errors import ProtocolError
 from harness.measure.device_requests import load_request
 from harness.network.assemble import AssembledModel
-from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
+from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.network.reading.limited_reading import prepared
@@ -55,9 +56,9 @@ def read(data: bytes, folder: Path) -> Outcome:  # noqa: ARG001 - nothing is wri
     """Check and read a graph that a device revealed, learn rules from it, cut the network and plan its chains."""
     one, form, payload = _taken_apart(data)
     try:
-        if len(payload) > reveal_limit_bytes(one.model.content):  # the session reads no larger one
+        if len(payload) > graph_limit_bytes(one.model.content):  # the session reads no larger one
             return Outcome.REFUSED
-        check_revealed(form, payload, one.model.content, "board")
+        check_graph_size(form, payload, one.model.content, "board")
         graph = read_runtime_graph(one.network, one.model.names, form, payload)
         read_runtime_chains(one.model.names, form, payload)
     except ProtocolError:

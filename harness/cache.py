@@ -54,5 +54,5 @@ def _files_of(package: str) -> Iterator[tuple[str, os.stat_result]]:
             paths = sorted(f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names)
         for path in paths:
             if path.endswith(".py"):
-                with contextlib.suppress(FileNotFoundError):  # editors leave links to nowhere beside a file
+                with contextlib.suppress(FileNotFoundError):  # editors leave dangling links next to a file
                     yield path, os.stat(path)

@@ -138,7 +138,7 @@ class UnsupportedNetwork(NetworkError):
 
 
 class UnsupportedType(UnsupportedNetwork):
-    """A tensor has an element type that is not measured, or a result is no tensor."""
+    """A tensor has an element type that is not measured, or a result is not a tensor."""
 
 
 class UnresolvedDimension(NetworkError):
@@ -269,4 +269,4 @@ class Interrupted(HarnessError, exit_code=130, fault="user", retry_helps=True):
 
 
 class DamagedFileWarning(UserWarning):
-    """A file of the workspace is left out: a table without its manifest, or samples of a damaged journal."""
+    """A file of the workspace is ignored: a table without its manifest, or samples of a damaged journal."""

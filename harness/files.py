@@ -98,10 +98,10 @@ def read_rest(file: io.BufferedReader, limit_bytes: int) -> bytes:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace or create a file at once: readers see the old content or all of the new one.
+    """Replace or create a file atomically: readers see the old content or all of the new one.
 
-    Writes and syncs a temporary file beside the target and renames it. Raises ConfigurationError if that fails or the
-    target is not a regular file.
+    Writes and syncs a temporary file in the folder of the target and renames it. Raises ConfigurationError if that
+    fails or the target is not a regular file.
     """
     target = Path(os.path.realpath(path))
     try:

@@ -71,7 +71,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         why = f"byte {error.start + 1} is not UTF-8 text"
         raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Save it as UTF-8") from error
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a ValueError, too
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is also a ValueError
         why = str(error)[:300]
         raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Correct the line") from error
 

@@ -61,7 +61,7 @@ def is_safe_name(text: str, longest: int = 64) -> bool:
 
 
 def safe_name(text: str) -> str:
-    """Return the text itself; raise ValueError if it is no safe name."""
+    """Return the text itself; raise ValueError if it is not a safe name."""
     if not is_safe_name(text):
         raise ValueError(SAFE_NAME_RULE)
     return text
@@ -110,7 +110,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def clock_name(clock: str) -> str:
-    """Return a clock's name; for wall time, also what its samples include beside the network's own work."""
+    """Return a clock's name; for wall time, also what its samples include besides the network's own work."""
     return "wall (includes other work on the device)" if clock == "wall" else printable(clock, 40)
 
 

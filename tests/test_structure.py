@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from device_agents.sources import HOST_ONLY
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("harness", "device_agents")
@@ -71,3 +74,11 @@ def test_modules_of_tests_have_names_of_their_own() -> None:
     counts = Counter(path.name for path in _modules("tests") if path.name.startswith("test_"))
     assert len(counts) > 100
     assert {name: count for name, count in counts.items() if count > 1} == {}
+
+
+def test_what_only_the_host_runs_is_kept_from_the_device_by_a_contract() -> None:
+    """import-linter checks that no module that is sent to a device imports one of those that are not."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = {one["name"]: one for one in settings["tool"]["importlinter"]["contracts"]}
+    forbidden = contracts["What runs on a device knows nothing of what only the host runs"]["forbidden_modules"]
+    assert {f"device_agents.{part.removesuffix('.py').replace('/', '.')}" for part in HOST_ONLY} == set(forbidden)

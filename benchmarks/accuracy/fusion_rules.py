@@ -28,7 +28,8 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.probed_fusion import FusionSearch, TriedPattern
 from harness.measure.journal.journal import Journal
 from harness.network.assemble import EmittedNames
-from harness.network.fusion.fusion_rules import FusionRule, match_all
+from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.fusion.rule_matching import match_all
 from harness.network.model_references import BUILTIN_NAMES
 from harness.network.network import Network
 from harness.network.network_list import load_networks

@@ -49,10 +49,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 MODEL, QUICK_MODEL, PRESET = "builtin:resnet50", "builtin:dscnn", "edge"
 DEPTHS, QUICK_DEPTHS = half_decades(1, 1_000), (1, 2, 4)

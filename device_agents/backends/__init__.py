@@ -1,6 +1,6 @@
 """The runtimes that execute probes on a device.
 
-A backend is a class with the members of `Backend`, in a module or folder of its own, and one line in BACKENDS.
+A backend is a class with the members of `Backend`, in a separate module or folder, and one line in BACKENDS.
 It reports everything else that agent and host need to know: its clock and what it reveals in `hello`, wrong options
 as `Refused`.
 """
@@ -18,9 +18,9 @@ from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Tr
 class Registration:
     """Where a backend's class is, or a function that chooses one, and whether its devices are virtual.
 
-    Virtual devices compute latencies on a clock of their own and occupy no cores: any number of sessions may measure
-    on one of them at once, and each gets the results that it would get alone. `threads` says whether
-    the backend has the option `threads`.
+    Virtual devices compute latencies on a clock of their own and occupy no cores: any number of sessions may measure on
+    one of them at the same time, and each gets the same results as if it ran by itself. `threads` says whether the
+    backend has the option `threads`.
     """
 
     place: str
@@ -81,7 +81,7 @@ class HasOracle(Protocol):
 
 @runtime_checkable
 class PreparesProbes(Protocol):
-    """A backend that compiles many models at once in less time than `load` takes for one after the other."""
+    """A backend that compiles many models together in less time than `load` takes for one after the other."""
 
     def prepare(self, models: Sequence[bytes]) -> None:
         """Do for these models what `load` would do; `load` reports what is wrong with one of them."""
@@ -89,7 +89,7 @@ class PreparesProbes(Protocol):
 
 @runtime_checkable
 class LoadsSideBySide(Protocol):
-    """A backend whose `load` may run in several threads at once."""
+    """A backend whose `load` may run in several threads at the same time."""
 
     def loads_at_once(self) -> int:
         """Return how many threads may load."""

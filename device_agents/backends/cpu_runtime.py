@@ -41,7 +41,7 @@ def first_run(run: Callable[[], Any], compile_s: float) -> LoadReport:
 
 
 class CpuRuntime:
-    """Loaded probes of a runtime with a number of threads; times are thread CPU time beside wall time.
+    """Loaded probes of a runtime with a number of threads; times are thread CPU time and wall time.
 
     Latencies use CPU time of the calling thread, or wall time if a pool of threads works. The inputs of all probes are
     views of the same memory, so that inputs are as cached as those of a network.
@@ -71,7 +71,7 @@ class CpuRuntime:
     def _timed(self, run: Callable[[], Any]) -> Sample:
         """Call `run` once and time it; CPU time is None if other threads share the work.
 
-        A run during which the CPU clock stood still is no measurement and is repeated. Raises Refused if the clock
+        A run during which the CPU clock stood still is discarded and repeated. Raises Refused if the clock
         stands still again and again.
         """
         for _ in range(_CLOCK_TRIES):
@@ -94,7 +94,8 @@ class CpuRuntime:
     def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
         """Return timed runs of `plain`, which take turns with as many calls of `profiled`, for _PROFILING_S.
 
-        Short ones run several times in a turn: behind the other, the first runs find their data in no cache.
+        Short ones run several times in a turn: after the other one, the first runs find none of their data in the
+        caches.
         """
         samples: List[Sample] = []
         turns, runs, end_s = 0, 1, time.monotonic() + _PROFILING_S

@@ -61,7 +61,7 @@ class NullBackend:
         self._latency_s.pop(probe, None)
 
     def run(self, probe: str) -> Sample:
-        """Return the latency as device time, beside the wall time of this call."""
+        """Return the latency as device time, and the wall time of this call."""
         start = time.perf_counter_ns()
         factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
         factor *= self._slowdown if self._runs >= self._slower_after else 1.0

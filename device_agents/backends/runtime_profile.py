@@ -1,7 +1,7 @@
 """Turn a runtime's own profile into true layer latencies.
 
 A profile is wall time per executed node. Another process that takes the core adds milliseconds to one node, and the
-profiler adds time of its own. Neither belongs to the layers.
+profiler adds time. Neither belongs to the layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A value in the last-level cache, as planning places it and ordering leaves it alone."""
+"""A value in the last-level cache, which planning places and ordering does not change."""
 
 from __future__ import annotations
 

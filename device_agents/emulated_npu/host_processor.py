@@ -1,4 +1,4 @@
-"""The processor that drives the NPU: the latency of an inference beside the NPU's own work, on a virtual clock.
+"""The processor that drives the NPU: the latency of an inference outside the NPU's own work, on a virtual clock.
 
 Every inference is one submission: the host preprocesses the inputs, its driver starts a transfer into the NPU's
 memory, the NPU runs, and the host transfers the output back and postprocesses it.

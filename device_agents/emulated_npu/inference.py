@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.operand_memories import operands_of
-from device_agents.emulated_npu.garbage import rare_collections
+from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
@@ -74,7 +74,7 @@ def time_program(
 
 
 def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[IssuedStep]:
-    """Yield the items of a program; raise BudgetExceeded if issuing its instructions alone exceeds the budget."""
+    """Yield the items of a program; raise BudgetExceeded if only issuing its instructions exceeds the budget."""
     budget = DEFAULT_BUDGET
     if cycle_budget is not None and machine.issue_cycles:
         budget = min(budget, cycle_budget // machine.issue_cycles + 1)

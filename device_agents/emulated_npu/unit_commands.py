@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from device_agents.emulated_npu.unit_settings import PLAIN, Binary, Reduction, Settings
 
 MAX_RANK = 6
 
@@ -60,29 +62,84 @@ class Queue(enum.IntEnum):
     LLC = 3
 
 
-class Function(enum.IntEnum):
-    """The functions of data commands, by opcode. 0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU."""
+SOURCES = ("first", "second", "third", "fourth")
+_ANYWHERE = frozenset(Space)
+EXTERNAL = frozenset({Space.DDR, Space.LLC})
+_NEURONS = frozenset({Space.NB, Space.HALO})
+_WEIGHTS = frozenset({Space.SB})
+_SCRATCHPAD = _NEURONS | _WEIGHTS
 
-    LOAD = 0x20
-    STORE = 0x21
-    GATHER = 0x22
-    SEND = 0x23
-    RECEIVE = 0x24
-    CONVOLVE = 0x30
-    COPY = 0x40
-    FILL = 0x41
-    MAP = 0x42
-    BINARY = 0x43
-    AFFINE = 0x44
-    WHERE = 0x45
-    REDUCE = 0x46
-    SOFTMAX = 0x47
-    NORMALIZE = 0x48
-    LRN = 0x49
-    POOL_MAX = 0x4A
-    POOL_AVERAGE = 0x4B
-    DEPTHWISE = 0x4C
-    TABLE = 0x4D
+
+@dataclass(frozen=True)
+class FunctionRule:
+    """What holds of all commands of a function; docs/isa.md describes what they compute.
+
+    By default a function of the VFU that reads one operand, element by element.
+
+    - `required`, `optional`: its operands beside the target. `reaches`: the memories in which the target and each
+      source may lie.
+    - `multiplies`: it sums products of its first and second operand, and takes scale, shift and addend.
+    - `has_window`: it slides a window over spatial axes. `works_along_axes`: it combines the elements along the axes of
+      its settings. `activates`: it ends with the activation of its settings, after work of its own.
+    - `modes`: the values of `mode` in its settings, if they name functions.
+    - `accumulates`: it may add to its target. `names_peer`: it names another core. `has_own_queue`: its commands may go
+      to the queue of the VFU, or to that of the last-level cache.
+    """
+
+    required: tuple[str, ...] = SOURCES[:1]
+    optional: tuple[str, ...] = ()
+    reaches: tuple[frozenset[Space], ...] = (_NEURONS,) * 5
+    multiplies: bool = False
+    has_window: bool = False
+    works_along_axes: bool = False
+    activates: bool = False
+    modes: frozenset[int] = frozenset()
+    accumulates: bool = False
+    names_peer: bool = False
+    has_own_queue: bool = True
+
+
+_ONE, _TWO, _THREE = SOURCES[:1], SOURCES[:2], SOURCES[:3]
+_MOVED = (_SCRATCHPAD, _SCRATCHPAD)
+_WITH_FACTORS = (_NEURONS, _NEURONS, _WEIGHTS, _NEURONS, _WEIGHTS)
+_SUMS = FunctionRule(_TWO, ("third", "fourth"), multiplies=True, has_window=True, activates=True)
+_POOL = FunctionRule(has_window=True, activates=True)
+
+
+class Function(enum.IntEnum):
+    """The functions of data commands, by opcode, each with its `rule`.
+
+    0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU.
+    """
+
+    rule: FunctionRule
+
+    LOAD = 0x20, FunctionRule(reaches=(_ANYWHERE, EXTERNAL))
+    STORE = 0x21, FunctionRule(reaches=(EXTERNAL, _ANYWHERE))
+    GATHER = 0x22, FunctionRule(_TWO, reaches=(_ANYWHERE, _ANYWHERE, _ANYWHERE))
+    SEND = 0x23, FunctionRule((), _ONE, (EXTERNAL, _ANYWHERE), names_peer=True, has_own_queue=False)
+    RECEIVE = 0x24, FunctionRule((), reaches=(EXTERNAL,), names_peer=True, has_own_queue=False)
+    CONVOLVE = 0x30, replace(_SUMS, reaches=_WITH_FACTORS, accumulates=True, has_own_queue=False)
+    COPY = 0x40, FunctionRule(reaches=_MOVED)
+    FILL = 0x41, FunctionRule((), reaches=_MOVED[:1])
+    MAP = 0x42, FunctionRule()
+    BINARY = 0x43, FunctionRule(_TWO, activates=True, modes=frozenset(map(int, Binary)))
+    AFFINE = 0x44, FunctionRule(_THREE, activates=True)
+    WHERE = 0x45, FunctionRule(_THREE, activates=True)
+    REDUCE = 0x46, FunctionRule(works_along_axes=True, modes=frozenset(map(int, Reduction)))
+    SOFTMAX = 0x47, FunctionRule(works_along_axes=True)
+    NORMALIZE = 0x48, FunctionRule(_ONE, ("second", "third"), works_along_axes=True, activates=True)
+    LRN = 0x49, FunctionRule(activates=True)
+    POOL_MAX = 0x4A, _POOL
+    POOL_AVERAGE = 0x4B, _POOL
+    DEPTHWISE = 0x4C, _SUMS
+    TABLE = 0x4D, FunctionRule(_TWO, activates=True)
+
+    def __new__(cls, opcode: int, rule: FunctionRule = FunctionRule()) -> Function:
+        """Return a member, an integer with a rule."""
+        member = int.__new__(cls, opcode)
+        member._value_, member.rule = opcode, rule
+        return member
 
     @property
     def is_transfer(self) -> bool:
@@ -95,94 +152,9 @@ class Function(enum.IntEnum):
         return self >= 0x40
 
     @property
-    def has_own_queue(self) -> bool:
-        """Whether its commands may go to the queue of the VFU, or to that of the last-level cache."""
-        return self.is_vector or self in (Function.LOAD, Function.STORE, Function.GATHER)
-
-
-class Activation(enum.IntEnum):
-    """Functions of one variable, for MAP and for epilogues; alpha and beta come from the settings."""
-
-    NONE = 0
-    RELU = 1
-    LEAKY_RELU = 2  # alpha
-    CLIP = 3  # alpha = low, beta = high
-    SIGMOID = 4
-    TANH = 5
-    HARD_SIGMOID = 6  # max(0, min(1, alpha x + beta))
-    HARD_SWISH = 7
-    SWISH = 8  # x sigmoid(alpha x)
-    GELU = 9  # exact, by erf
-    GELU_TANH = 10
-    ELU = 11  # alpha
-    SELU = 12  # alpha, beta = gamma of ONNX
-    SOFTPLUS = 13
-    ERF = 14
-    EXP = 15
-    LOG = 16
-    SQRT = 17
-    RECIPROCAL = 18
-    NEGATE = 19
-    ABS = 20
-    FLOOR = 21
-    CEIL = 22
-    ROUND = 23  # to even
-    SIGN = 24
-    NOT = 25
-    SOFTSIGN = 26
-    MISH = 27
-    SIN = 28
-    COS = 29
-    SCALE = 30  # alpha x + beta
-    CELU = 31  # alpha
-    THRESHOLDED_RELU = 32  # alpha
-    TAN = 33
-    ASIN = 34
-    ACOS = 35
-    ATAN = 36
-    SINH = 37
-    COSH = 38
-    ASINH = 39
-    ACOSH = 40
-    ATANH = 41
-
-
-class Binary(enum.IntEnum):
-    """Functions of two variables, the `mode` of BINARY."""
-
-    ADD = 0
-    SUBTRACT = 1
-    MULTIPLY = 2
-    DIVIDE = 3  # of integers: toward zero
-    POWER = 4
-    MAXIMUM = 5
-    MINIMUM = 6
-    EQUAL = 7
-    LESS = 8
-    LESS_EQUAL = 9
-    GREATER = 10
-    GREATER_EQUAL = 11
-    AND = 12
-    OR = 13
-    XOR = 14
-    MODULO = 15  # of integers: the sign of the divisor; of floats: of the dividend
-    PRELU = 16  # a where a >= 0, else a b
-    FLOOR_MODULO = 17  # the sign of the divisor
-    TRUNCATED_MODULO = 18  # the sign of the dividend
-
-
-class Reduction(enum.IntEnum):
-    """The `mode` of REDUCE."""
-
-    SUM = 0
-    MEAN = 1
-    MAXIMUM = 2
-    MINIMUM = 3
-    PRODUCT = 4
-    SUM_SQUARE = 5
-    L1 = 6
-    L2 = 7
-    ARGMAX = 8
+    def multiplies(self) -> bool:
+        """Whether it sums products of its first and second operand; see `FunctionRule`."""
+        return self.rule.multiplies
 
 
 @dataclass(frozen=True)
@@ -246,69 +218,12 @@ class Operand:
         return self.address + low, self.address + high
 
 
-Triple = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Quantisation:
-    """Integers that stand for numbers, as in ONNX: the number is (integer - zero_point) x scale.
-
-    `scale` is a positive float32. With scale 0 the elements are the numbers themselves.
-    """
-
-    scale: float = 0.0
-    zero_point: int = 0
-
-
-UNQUANTISED = Quantisation()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The configuration of a unit, which CONFIG instructions write into a slot.
-
-    Windows have three spatial axes. `pad` is the padding before the first element of each axis; the padding after the
-    last one follows from the output size. `axes` is a bit mask of the axes of REDUCE, SOFTMAX and NORMALIZE. `mode` is
-    a Binary, a Reduction, 1 for log-softmax, the window of LRN, or 1 for average pooling that counts the padding.
-    The quantisation of an operand makes the unit convert its integers to float32 where it reads them, and its float32
-    results to integers where it writes them.
-    """
-
-    kernel: Triple = (1, 1, 1)
-    stride: Triple = (1, 1, 1)
-    dilation: Triple = (1, 1, 1)
-    pad: Triple = (0, 0, 0)
-    activation: Activation = Activation.NONE
-    axes: int = 0
-    mode: int = 0
-    alpha: float = 0.0
-    beta: float = 0.0
-    gamma: float = 0.0
-    quantised_target: Quantisation = UNQUANTISED
-    quantised_first: Quantisation = UNQUANTISED
-    quantised_second: Quantisation = UNQUANTISED
-    quantised_third: Quantisation = UNQUANTISED
-
-    def __post_init__(self) -> None:
-        # Every lookup of a cost needs the hash, and nearly all settings have no quantised operand.
-        triples = (self.kernel, self.stride, self.dilation, self.pad)
-        numbers = (self.activation, self.axes, self.mode, self.alpha, self.beta, self.gamma)
-        codes = (self.quantised_target, self.quantised_first, self.quantised_second, self.quantised_third)
-        object.__setattr__(self, "_hash", hash((triples, numbers, codes)))
-        object.__setattr__(self, "_quantises", any(code.scale for code in codes))
-
-    def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
-
-    @property
-    def quantises(self) -> bool:
-        """Whether any operand is quantised."""
-        return self._quantises  # type: ignore[attr-defined, no-any-return]
-
-
-PLAIN = Settings()
-
 NO_PEER = -1
+
+
+def plain_bytes(space: Space, address: int, size_bytes: int) -> Operand:
+    """Return bytes in one run, as packed weights are."""
+    return Operand(descriptor_of(space, DataType.UINT8, (size_bytes,), (1,)), address)
 
 
 @dataclass(frozen=True)
@@ -363,6 +278,18 @@ class Command:
         if self.function < 0x30:
             return Queue.LLC if self.own_queue else Queue.IO
         return Queue.VFU if self.own_queue else Queue.CP
+
+    @property
+    def loads_packed_weights(self) -> bool:
+        """Whether it moves packed weights, bytes in one run, to SB or on their way there to the last-level cache.
+
+        A second factor of bytes has several axes.
+        """
+        if self.function is not Function.LOAD or self.first is None:
+            return False
+        target, source = self.target.descriptor, self.first.descriptor
+        plain = target.dtype is source.dtype is DataType.UINT8 and target.strides == source.strides == (1,)
+        return plain and target.space in (Space.SB, Space.LLC)
 
     @property
     def sources(self) -> tuple[Operand, ...]:

@@ -1,4 +1,4 @@
-"""The ONNX model of one candidate: the super-network with the chosen branches alone."""
+"""The ONNX model of one candidate: the super-network with only the chosen branches."""
 
 from __future__ import annotations
 

@@ -93,12 +93,12 @@ def open_array(path: Path) -> ArrayFile:
 
 def _too_short(path: Path, size: int) -> ConfigurationError:
     why = f"Its header announces {size:,} bytes"
-    step = "Save it again with numpy.save, under another name if it is being used"
+    step = "Save it again with numpy.save, under a different name if it is being used"
     return ConfigurationError(f"{path} is too short", why=why, next_step=step)
 
 
 class Span(Protocol):
-    """Some candidates with consecutive numbers, which another process can have, too."""
+    """Some candidates with consecutive numbers, which another process can also generate."""
 
     @property
     def first(self) -> int:

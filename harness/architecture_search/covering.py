@@ -8,7 +8,7 @@ import numpy as np
 
 Candidate = tuple[int, ...]
 Window = tuple[int, int]
-"""The first position, and the one behind the last."""
+"""The first position, and the one after the last."""
 _TRIED = 64
 """The most combinations of a window that are compared with what a candidate has already."""
 

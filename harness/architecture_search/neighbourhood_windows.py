@@ -43,7 +43,7 @@ def windows_of_neighbours(space: SearchSpace, table: Lut, windows: Sequence[Wind
 
 
 class _Neighbourhoods:
-    """What layers can precede and follow each position: of several layers, the nearest alone."""
+    """The layers that can precede and follow each position; of several layers, only the nearest."""
 
     def __init__(self, space: SearchSpace, keys: Sequence[set[Keys]]) -> None:
         """`keys` are those of the layers that a position can have, for each position."""

@@ -109,7 +109,7 @@ class WindowSearch:
         ]
 
     def _wider(self, at: int, window: Window) -> Window:
-        """Return the window with one more position in front, behind, or on both sides: the first that explains all."""
+        """Return the window with one more position before, after, or on both sides: the first that explains all."""
         front, behind = max(0, window[0] - 1), min(len(self.sizes), window[1] + 1)
         options = [(front, window[1]), (window[0], behind), (front, behind)]
         good = (one for one in options if all(len(terms) == 1 for terms in self._by_window(at, one).values()))

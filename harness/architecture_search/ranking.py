@@ -18,7 +18,7 @@ from harness.text import printable
 
 _CONNECT_S = 15.0
 _AHEAD = 4
-"""Tasks in progress for each thread of the workers: memory for few spans is needed at once."""
+"""Tasks in progress for each thread of the workers: this limits the number of spans in memory."""
 
 
 @dataclass(frozen=True)

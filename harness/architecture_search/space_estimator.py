@@ -33,7 +33,7 @@ from harness.probe.overhead_terms import transfers
 from harness.workspace import AnyWorkspace
 
 CHUNK = 1 << 13
-"""Candidates that are computed at once: their arrays stay in a core's cache."""
+"""Candidates per batch of computation: their arrays stay in a core's cache."""
 _FIELD_BITS = 16
 
 

@@ -60,7 +60,7 @@ class _Joined:
         return result
 
     def add(self, prefix: str, block: ModelProto | None, read: str) -> str:
-        """Copy a block behind a tensor, with a prefix before all names; return its result."""
+        """Append a copy of a block to a tensor, with a prefix before all names; return its result."""
         if block is None:
             return read
         _check(prefix, block)

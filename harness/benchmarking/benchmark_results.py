@@ -173,7 +173,7 @@ HEADER = (
 
 
 def cells(one: BenchmarkedNetwork) -> tuple[str, ...]:
-    """Return the texts of a row below HEADER; a dash stands for what the device does not report."""
+    """Return the texts of a row below HEADER; a dash marks a figure that the device does not report."""
     latency = one.latency
     return (
         one.label,

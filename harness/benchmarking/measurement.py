@@ -21,7 +21,7 @@ from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import LoadReport
 from harness.device.variant import Variant
 from harness.errors import UsageError
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
@@ -45,7 +45,7 @@ from harness.workspace import AnyWorkspace, Workspace, as_workspace
 DEFAULT_RUNS = 200
 _RUNS_PER_VISIT = 20
 _PURPOSE = "validate"
-"""Campaigns of whole networks enter no table and start anew."""
+"""Campaigns of whole networks are not used for tables, and each starts from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Bench:
                     min(self.count, done) * self.processes + number,
                     self.count * self.processes,
                 )
-                patience = Patience(self.wait_s, observe, self.stop)
+                patience = BusyWait(self.wait_s, observe, self.stop)
                 with (
                     lease_when_free(variant.device(self.device), patience, "validation") as session,
                     leased_run(session, self.device, journal, observe, self.stop, variant) as run,
@@ -194,7 +194,7 @@ def _measure_all(
 
 
 def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
-    """Return a plan of the network alone, and the policy that runs it so often."""
+    """Return a plan of only the network, and the policy with this number of runs."""
     reference = reference_probe()
     each = min(runs, _RUNS_PER_VISIT)
     plan = ProbePlan(

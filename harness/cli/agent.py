@@ -15,7 +15,7 @@ app = arguments.command_group("Install the agent on a device.")
 
 @app.callback()
 def _agent() -> None:
-    """Keep `install` a command of its own while it is the only one."""
+    """Keep `install` a subcommand although it is the only one."""
 
 
 @app.command()

@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Print warnings of harness as lines beside the result, each once."""
+    """Print warnings of harness as lines on stderr, each once."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
-from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.errors import CoverageError, LutNotFound
 from harness.text import counted, first_names, microseconds, milliseconds
@@ -40,7 +40,7 @@ def compare(
     *,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
-    reading: Annotated[arguments.Reading, Only(("dim", "batch", "strict"))],
+    reading: Annotated[arguments.Reading, OnlyFields(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

@@ -95,15 +95,15 @@ def check(
     found = {device.name: check_device(device) for device in chosen}
     if json:
         print_json(
-            devices=[{"name": device, "checks": [vars(check) for check in checks]} for device, checks in found.items()]
+            devices=[{"name": device, "checks": [_fields(one) for one in checks]} for device, checks in found.items()]
         )
     else:
         words = {True: "ok", False: "FAILS", None: "check"}
         for device, checks in found.items():
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
-                if one.mend:
-                    print_line(one.mend, f"  to correct {one.name}: ")
+                if one.remedy:
+                    print_line(one.remedy, f"  to correct {one.name}: ")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used", next_step="See the lines marked FAILS")
@@ -171,6 +171,11 @@ def golden(
         print_line(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
     if history:
         print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
+
+
+def _fields(check: Any) -> dict[str, Any]:
+    """Return a finding as its fields in JSON."""
+    return {"name": check.name, "ok": check.ok, "found": check.found, "mend": check.remedy}
 
 
 def _origin(band: Any) -> str:

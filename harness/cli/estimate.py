@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Files:
+class OutputFiles:
     """The files that the command writes."""
 
     html: arguments.HtmlFile = None
@@ -52,7 +52,7 @@ def estimate(
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
-    files: Files,
+    files: OutputFiles,
     candidates: SpaceOptions,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
@@ -69,7 +69,7 @@ def estimate(
     Example: harness estimate --space super.onnx --candidates random:1000000 --under 5ms -o best.npy
     """
     if candidates.space is not None:
-        if models or layers or view != LayerView() or allow_partial or files != Files():
+        if models or layers or view != LayerView() or allow_partial or files != OutputFiles():
             step = "Omit networks, --layers, --sort, --top, --wide, --allow-partial, --html and --csv"
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
         estimate_candidates(candidates, choice, reading, find_workspace(directory), json=json)
@@ -113,7 +113,7 @@ _NETWORK_FIELDS = ("name", "latency_s", "interval_s", "covered_latency_s", "over
 
 
 def _write(
-    files: Files, estimates: NetworkEstimates, read: NetworksRead[KeyedNetwork], table: Lut, workspace: Workspace
+    files: OutputFiles, estimates: NetworkEstimates, read: NetworksRead[KeyedNetwork], table: Lut, workspace: Workspace
 ) -> None:
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in estimates for layer in network.layers])

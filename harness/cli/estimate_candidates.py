@@ -107,7 +107,7 @@ def estimate_candidates(
         _show(ranking, estimator)
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     if ranking.unscored:
-        note(f"{ranking.unscored:,} candidates have a score that is not a number; they were left out")
+        note(f"{ranking.unscored:,} candidates have a score that is not a number; they were skipped")
     _raise_unknown(ranking)
 
 
@@ -213,4 +213,4 @@ def _raise_unknown(ranking: Ranking) -> None:
         step = "Run `harness profile` on the super-network and build the table again"
         raise CoverageError("Each candidate has layers that are not in the table", next_step=step)
     if ranking.unknown:
-        note(f"{ranking.unknown:,} candidates have layers that are neither measured nor predicted; they were left out")
+        note(f"{ranking.unknown:,} candidates have layers that are neither measured nor predicted; they were skipped")

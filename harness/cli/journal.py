@@ -16,7 +16,7 @@ app = arguments.command_group("Check the journal of samples.")
 
 @app.callback()
 def _journal() -> None:
-    """Keep `check` a command of its own while it is the only one."""
+    """Keep `check` a subcommand although it is the only one."""
 
 
 @app.command()

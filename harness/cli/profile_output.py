@@ -15,7 +15,7 @@ from harness.errors import HarnessError, gravest
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.measure.pace import Pace
+    from harness.measure.campaign_durations import Pace
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
@@ -163,11 +163,11 @@ def _error(value: float | None) -> str:
 
 def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, wait_s: float | None = None) -> None:
     """Show the plan of a request and its time."""
-    from harness.measure.busy_device import Patience
+    from harness.measure.busy_device import BusyWait
     from harness.measure.profiling import dry_run
 
     with show_progress(request.device) as observe, stop_on_interrupt() as stop:
-        planned = dry_run(request, workspace, Patience(wait_s or 0.0, observe, stop))
+        planned = dry_run(request, workspace, BusyWait(wait_s or 0.0, observe, stop))
     fewest, most = request.policy.runs or request.policy.min_rounds, request.policy.runs or request.policy.max_rounds
     bound_s = request.policy.budget_s or math.inf
     seconds = [min(bound_s, planned.round_seconds * rounds) for rounds in (fewest, most)]

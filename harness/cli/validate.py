@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Extent:
+class ValidateOptions:
     """Additional measurements, and the number of processes."""
 
     naive: Annotated[bool, typer.Option("--naive", help="Also time layers one by one, and show the plain sum.")] = False
@@ -47,7 +47,7 @@ def validate(
     device: arguments.DeviceName = None,
     lut: arguments.LutFolder = None,
     *,
-    extent: Extent,
+    extent: ValidateOptions,
     wait: arguments.Wait = None,
     html: arguments.HtmlFile = None,
     reading: arguments.Reading,
@@ -182,7 +182,7 @@ def _note_file(network: NetworkValidation) -> None:
 
 
 def _show_oracle(report: OracleReport) -> None:
-    """Print the fitted overhead beside the true one, and the layers with the largest errors."""
+    """Print the fitted and the true overhead, and the layers with the largest errors."""
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()

@@ -7,7 +7,7 @@ import io
 import zipfile
 from dataclasses import dataclass
 
-from device_agents.sources import read_sources
+from device_agents.sources import HOST_ONLY, read_sources
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"import sys\n\nfrom device_agents.__main__ import main\n\nsys.exit(main())\n"
@@ -27,9 +27,9 @@ class Bundle:
 
 
 def build_bundle() -> Bundle:
-    """Pack device_agents; equal sources give equal bytes on every machine."""
+    """Pack device_agents without what only the host runs; equal sources give equal bytes on every machine."""
     files = {"__main__.py": _MAIN}
-    files.update((f"device_agents/{name}", content) for name, content in read_sources())
+    files.update((f"device_agents/{name}", content) for name, content in read_sources(without=HOST_ONLY))
     buffer = io.BytesIO()
     # Stored, not deflated: versions of zlib compress the same bytes differently.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

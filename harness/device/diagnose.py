@@ -28,19 +28,19 @@ _GOVERNORS = ("performance", "none")
 
 @dataclass(frozen=True)
 class Check:
-    """One finding; `ok` is None for a warning, and `mend`, the remedy, is empty if nothing is wrong."""
+    """One finding; `ok` is None for a warning, and `remedy` is empty if nothing is wrong."""
 
     name: str
     ok: bool | None
     found: str
-    mend: str = ""
+    remedy: str = ""
 
 
 def check_device(device: Device) -> tuple[Check, ...]:
     """Check a device from the connection upwards; never raises, and disturbs no measurement."""
     try:
         return tuple(_checks(device))
-    except Exception as error:  # a failing check is a finding, too
+    except Exception as error:  # a failing check is also a finding
         return (Check("check", False, f"{type(error).__name__}: {last_part(str(error))}", "Report this as a bug"),)
 
 
@@ -56,7 +56,7 @@ def _checks(device: Device) -> Iterator[Check]:
             session.greet(with_backend=False)
             status = session.status()
         except HarnessError as error:
-            yield Check("agent", False, _found(error), _mend(device, error))
+            yield Check("agent", False, _found(error), _remedy(device, error))
             return
         yield Check("agent", True, f"version {session.hello.agent_version}")
         governor = session.hello.fingerprint.get("governor", "none")
@@ -92,7 +92,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
         passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
         yield from itertools.takewhile(lambda check: check.name != name, passed)
-    yield Check(name, False, _found(error), _mend(device, error))
+    yield Check(name, False, _found(error), _remedy(device, error))
     yield Check("everything else", None, f"not checked, because {name} failed")
 
 
@@ -104,25 +104,25 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
         with open_session(device) as session:
             facts, clock = session.hello.fingerprint, session.hello.clock
     except BackendError as error:
-        mend = f"Install the runtime of {device.backend} for the Python of the agent, or correct the device's options"
-        yield Check("backend", False, _found(error), mend)
+        remedy = f"Install the runtime of {device.backend} for the Python of the agent, or correct the device's options"
+        yield Check("backend", False, _found(error), remedy)
         return
     except HarnessError as error:
-        yield Check("backend", False, _found(error), _mend(device, error))
+        yield Check("backend", False, _found(error), _remedy(device, error))
         return
     settings = facts.get("settings")
     shown = f" ({settings})" if settings else ""
     yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
     wall = clock == "wall"
-    mend = "Wall time includes other work: keep the device idle. With threads = 1 on a CPU, CPU time is used instead"
-    yield Check("clock", None if wall else True, clock, mend if wall else "")
+    remedy = "Wall time includes other work: keep the device idle. With threads = 1 on a CPU, CPU time is used instead"
+    yield Check("clock", None if wall else True, clock, remedy if wall else "")
 
 
 def _governor(governor: str) -> Check:
     if governor in _GOVERNORS:
         return Check("governor", True, governor if governor != "none" else "the kernel does not scale the clock")
-    mend = "On the device: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    return Check("governor", None, f"{governor}: the clock may change during a measurement", mend)
+    remedy = "On the device: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    return Check("governor", None, f"{governor}: the clock may change during a measurement", remedy)
 
 
 def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[Check]:
@@ -134,15 +134,15 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
     if status["holder"] is None:
         yield Check("lease", True, f"{device.resource} is free")
     else:
-        mend = "Wait until it finishes. If its connection is lost, the lease expires within a minute"
-        yield Check("lease", None, f"{device.resource} is held by {status['holder']}", mend)
+        remedy = "Wait until it finishes. If its connection is lost, the lease expires within a minute"
+        yield Check("lease", None, f"{device.resource} is held by {status['holder']}", remedy)
     load = state.get("load_1min")
     if load is None:
         yield Check("load", None, "the device does not report it")
     else:
         calm = load < max(1.0, 0.5 * cores)
-        mend = "" if calm else "Stop other work on the device; `top` lists it"
-        yield Check("load", calm or None, f"{load:.2f} over the last minute, {cores} cores", mend)
+        remedy = "" if calm else "Stop other work on the device; `top` lists it"
+        yield Check("load", calm or None, f"{load:.2f} over the last minute, {cores} cores", remedy)
     if "power_w" in state or "energy_j" in state:
         said = f"{state['power_w']:.2f} W" if "power_w" in state else f"{state['energy_j']:.1f} J counted"
         yield Check("power", True, said)
@@ -154,13 +154,13 @@ def _found(error: HarnessError) -> str:
     return sentences(error.what, error.why)
 
 
-def _mend(device: Device, error: HarnessError) -> str:
+def _remedy(device: Device, error: HarnessError) -> str:
     """Return the next step of an error, unless that is this very check."""
     is_this_check = "harness devices check" in error.next_step
-    return _start_mend(device) if is_this_check or not error.next_step else error.next_step
+    return _start_remedy(device) if is_this_check or not error.next_step else error.next_step
 
 
-def _start_mend(device: Device) -> str:
+def _start_remedy(device: Device) -> str:
     settings = device.transport
     if isinstance(settings, Local):
         return "Reinstall harness, which contains the local agent"

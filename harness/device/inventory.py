@@ -7,7 +7,7 @@
     host = "board.lab"
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
-    key_agent = "keys/agent"     # the socket of the key agent that holds it; without this, no agent is asked
+    key_agent = "keys/agent"     # the socket of the key agent that holds it; without this, no agent is used
     proxy_jump = "me@gate.lab"   # bastions on the way; or "none"
     ssh_config = "none"          # the default is ~/.ssh/config, for settings that are not given here
     known_hosts = "known_hosts"  # this is the default
@@ -191,7 +191,7 @@ def load_inventory(path: str | os.PathLike[str] | None) -> Mapping[str, Device]:
             raise invalid_key(path, "devices", why, "Divide the lab between several workspaces")
         for name, table in tables.items():
             if name in BUILT_IN:
-                raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
+                raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Use a different name")
             devices[name] = _device(path, name, table)
     return MappingProxyType(devices)
 

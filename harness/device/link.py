@@ -30,9 +30,9 @@ _LAST_WORDS_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 """How much is sent between two looks at the time limit."""
 FIRST_MINOR = 5
-"""The first minor version of the protocol whose agents hold further requests behind the one that they work on."""
+"""The first minor version of the protocol whose agents queue further requests while they work on one."""
 _MOST_MODEL_BYTES = MOST_PUT_AHEAD_BYTES // 2
-"""The specifications of its weights and inputs come behind the model."""
+"""The specifications of its weights and inputs follow the model."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class AgentLink:
         threading.Thread(target=self._send_heartbeats, name=f"heartbeat {self._device}", daemon=True).start()
 
     def wait(self, request: int, types: tuple[str, ...], timeout_s: float) -> wire.Frame:
-        """Return the next frame that answers the request; answers to heartbeats are consumed meanwhile."""
+        """Return the next frame that answers the request; answers to heartbeats are consumed on the way."""
         started_s = heard_s = time.monotonic()
         bound_s = 0.75 * self._deadlines.lease_ttl_s + self._deadlines.margin_s
         while True:

@@ -1,4 +1,4 @@
-"""The agent as a subprocess of this machine, or behind one."""
+"""The agent as a subprocess of this machine, or reached through one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_BYTES = 64 * 1024
 _SLICE_S = 0.2
 _ENDING_S = 0.02
 _DRAINED_BYTES = 4 << 20
-"""How much of the standard error is read at once."""
+"""How much of the standard error is read in one call."""
 
 
 class LocalConnection:
@@ -102,7 +102,7 @@ class LocalConnection:
         return True
 
     def _is_ready(self, stream: IO[bytes], event: int, timeout_s: float) -> bool:
-        """Wait for a stream, and read errors meanwhile: an agent that waits until they are read does nothing else."""
+        """Wait for a stream while reading standard error: an agent blocks until its errors are read."""
         poll = select.poll()
         poll.register(stream.fileno(), event)
         if self._has_errors:
@@ -132,7 +132,7 @@ def start_here() -> LocalConnection:
 def start_process(what: str, words: Sequence[str], environment: Mapping[str, str] | None = None) -> LocalConnection:
     """Start a program that is an agent on its standard input and output; `what` names it in errors.
 
-    It has a process session of its own, so that Ctrl-C reaches the controller only.
+    It has a separate process session, so that Ctrl-C reaches only the controller.
     """
     try:
         process = subprocess.Popen(

@@ -15,11 +15,11 @@ from device_agents import wire
 from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
+from harness.device.graph_limits import check_graph_size, graph_limit_bytes
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import FIRST_MINOR, AgentLink, Deadlines, PutsAhead
 from harness.device.local import start_here
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
-from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh.ssh_connection import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
@@ -151,7 +151,7 @@ class AgentSession:
 
         A request that was sent ahead is not sent again.
         """
-        self._link.allow("put", reveal_limit_bytes(request.model) if request.reveal else 0)
+        self._link.allow("put", graph_limit_bytes(request.model) if request.reveal else 0)
         frame = self._ahead.answer(request)
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
@@ -166,7 +166,7 @@ class AgentSession:
         )
         if reply.format is None:
             return None
-        check_revealed(reply.format, frame.payload, request.model, self._name)
+        check_graph_size(reply.format, frame.payload, request.model, self._name)
         return Revealed(reply.format, frame.payload)
 
     def put_ahead(self, request: LoadRequest) -> bool:

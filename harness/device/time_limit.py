@@ -12,10 +12,10 @@ GRACE_S = 120.0
 
 
 class TimeLimit:
-    """A limit of `limit_s` from the first lease of a job on, over all its attempts; None is no limit.
+    """A limit of `limit_s` from the first lease of a job, over all its attempts; None means no limit.
 
     When it is reached, runs are cancelled. A session that still waits for its device `grace_s` later, by
-    default GRACE_S, is given up.
+    default GRACE_S, is abandoned.
     """
 
     def __init__(self, limit_s: float | None = None, grace_s: float | None = None) -> None:
@@ -30,7 +30,7 @@ class TimeLimit:
 
     @property
     def left_s(self) -> float:
-        """The time that is left; infinite before the beginning."""
+        """The remaining time; infinite before the beginning."""
         return self._ends_s - time.monotonic()
 
     def check(self, device: str) -> None:

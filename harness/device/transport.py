@@ -7,7 +7,7 @@ from typing import Protocol
 
 SEND_STALL_S = 30.0
 SEND_LEAST_BYTES = 256 << 10
-"""A peer must take this much, or all that is left, within SEND_STALL_S: single bytes now and then do not count."""
+"""A peer must take this many bytes, or the rest, within SEND_STALL_S: a trickle of single bytes is not enough."""
 CLOSE_S = 5.0
 ERROR_BYTES = 16 << 20
 """How much an agent may write to its standard error in all; it writes nothing unless something is wrong."""
@@ -62,7 +62,7 @@ class ErrorOutput:
 
 
 class SendDeadline:
-    """The time that a peer has to take what is sent; every SEND_LEAST_BYTES that it takes begin it anew."""
+    """The time that a peer has to take what is sent; every SEND_LEAST_BYTES that it takes restart it."""
 
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s
@@ -73,7 +73,7 @@ class SendDeadline:
         self._taken = 0
 
     def left_s(self) -> float:
-        """Return the time that is left; raises TimeoutError if there is none."""
+        """Return the remaining time; raises TimeoutError if there is none."""
         left_s = self._ends_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"the agent took {self._taken} bytes within {self._stall_s:g} s")

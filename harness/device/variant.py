@@ -39,7 +39,7 @@ class Variant:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What fingerprints of its campaigns and tables hold beside the facts of the device."""
+        """The facts that fingerprints of its campaigns and tables contain in addition to those of the device."""
         return {name: str(value) for name in _NAMES if (value := getattr(self, name)) is not None}
 
     def is_of(self, fingerprint: Mapping[str, str]) -> bool:
@@ -67,6 +67,6 @@ NO_VARIANT = Variant()
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise UsageError for a value that is no whole number, 1 or more; numbers of numpy are."""
+    """Raise UsageError for a value that is not a whole number of at least 1; numbers of numpy are allowed."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")

@@ -133,7 +133,7 @@ def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[Looked
 
 
 def _loaded_ahead(layers: Sequence[KeyedLayer], found: Sequence[LookedUp], table: Lut) -> tuple[LookedUp, ...]:
-    """Return layers without the loads of weights that the work of layers in front of predicted ones hides.
+    """Return layers without the loads of weights that layers before predicted ones hide.
 
     The values of measured layers are those in their chains. Errors of predictions stay as large.
     """

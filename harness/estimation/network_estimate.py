@@ -129,7 +129,7 @@ def estimate(
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these. `batch` sets the leading dimension of
     all inputs; the table is the newest one for this batch and these threads. Networks that are refused are left out and
-    listed in `refused_networks` of the result; with `strict`, or if none is left, the refusal is raised.
+    listed in `refused_networks` of the result; with `strict`, or if all are refused, the refusal is raised.
     """
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     return NetworkEstimates.of(read_keyed_networks(models, table.rules, dims, batch=batch, strict=strict), table)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.estimation.known_networks import hashes_of, known_networks
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
-from harness.lut.diff import EntryChange, common_layers, is_relevant
+from harness.lut.layer_diff import EntryChange, common_layers, is_relevant
 from harness.lut.table import Lut
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models, model_references

@@ -38,8 +38,8 @@ from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
+from harness.measure.noise.campaign_drift import check_steady
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
-from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import DONE, Observer, begin, each_note_once, effort_of, ignore, named, notes_of
 from harness.measure.request import ProfileRequest

@@ -103,7 +103,7 @@ def _judge(run: DeviceRun, store: FleetStore, latency_s: float, configured: Band
 def _golden_s(run: DeviceRun, band: Band | None) -> float | None:
     """Return the latency of the golden probe; None if the device refuses it.
 
-    Without a clock of its own, a device that is slower than its band is measured again, and the least latency counts:
+    Without a clock of its own, a device that is slower than its band is measured again, and the lowest latency is used:
     other programs may disturb it for a moment.
     """
     latency_s = _measured_s(run)

@@ -44,8 +44,8 @@ def profile(
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
     `batch` sets the leading dimension of all inputs, `threads` the number of threads in place of the inventory's;
     tables for them are built with the same values. A device in use is waited for up to `wait_s` seconds. Networks that
-    harness or the device refuses are left out and listed in the result; with `strict`, or if none is left, the refusal
-    is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
+    harness or the device refuses are skipped and listed in the result; with `strict`, or if all are refused, the
+    refusal is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
     """
     workspace = as_workspace(workspace)
     request = ProfileRequest(

@@ -20,14 +20,14 @@ class _Reading:
     found: NetworkList | None = None
     lines: list[str] = field(default_factory=list)
 
-    def heard_by(self, note: Callable[[str], None]) -> Callable[[str], None]:
+    def forwarding_to(self, note: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that keeps a line and passes it on."""
 
-        def heard(line: str) -> None:
+        def forward_note(line: str) -> None:
             self.lines.append(line)
             note(line)
 
-        return heard
+        return forward_note
 
 
 class SharedReading:
@@ -53,7 +53,7 @@ class SharedReading:
         with reading.lock:
             if reading.found is None:
                 reading.lines.clear()
-                reading.found = request.read_networks(reading.heard_by(note))
+                reading.found = request.read_networks(reading.forwarding_to(note))
                 return reading.found
         for line in reading.lines:
             note(line)

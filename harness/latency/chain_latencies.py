@@ -31,12 +31,12 @@ _LEAST_S = 1e-12
 
 
 def chain_name(chain: ChainProbes) -> str:
-    """Return the unknown that stands for a chain by itself."""
+    """Return the name of the unknown of a chain by itself."""
     return f"chain {chain.alone}"
 
 
 def meeting_name(chain: ChainProbes, behind: ChainProbes) -> str:
-    """Return the unknown that stands for what two chains take together beyond each by itself."""
+    """Return the name of the boundary term of two chains."""
     # Two networks may divide one window into two chains in two ways.
     return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
 
@@ -57,7 +57,7 @@ class LongWindow:
 
     @property
     def reach(self) -> str:
-        """The unknown that stands for what the window takes beyond everything else in it."""
+        """The name of the unknown of the long-window excess."""
         # Two networks may divide one window into chains in two ways.
         return f"reach {self.probe} {self.held[0].alone}"
 
@@ -89,7 +89,7 @@ class ChainLatencies:
     """The times of chains in their networks, in seconds, each with its part of its meetings; always positive.
 
     `covariance` in s² has the order of `chains` and covers the measurements. `charging` covers the choice of how
-    meetings are charged: a meeting could belong to either chain alone, an error of opposite sign in the two.
+    meetings are charged: a boundary term could belong to only one of the chains, an error of opposite sign in the two.
     """
 
     chains: tuple[ChainProbes, ...]
@@ -203,10 +203,10 @@ def _meets(chain: ChainProbes, window: Sequence[ChainProbes], measured: Collecti
 
 
 def _hidden(saved_s: float, loading_s: float) -> float | None:
-    """Return the part of a saving that belongs to the chain behind; None without a saving, or without weights behind.
+    """Return the part of a saving that belongs to the second chain; None without a saving, or without weights in it.
 
-    The device loads the weights of the chain behind while the chain in front computes. If all of `loading_s` is saved,
-    the loads are hidden; if less is, the loads took longer, and the computation in front is hidden behind them.
+    The device loads the weights of the second chain while the first one computes. If all of `loading_s` is saved, the
+    loads are hidden; if less is, the loads took longer, and they hide the computation of the first chain.
     """
     if saved_s <= 0 or loading_s <= 0:
         return None

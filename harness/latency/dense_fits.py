@@ -1,6 +1,6 @@
 """Hundreds of small robust fits over one design, with coefficients that cannot be negative.
 
-The refits of an interval differ in their totals alone: as one stack of dense matrices they take milliseconds, one by
+The refits of an interval differ only in their totals: as one stack of dense matrices they take milliseconds, one by
 one through `sparse_system` they take seconds.
 """
 

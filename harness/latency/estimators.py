@@ -159,7 +159,7 @@ def _loads_s(
 ) -> tuple[float, float]:
     """Return the time in which the device loads the inputs of the baseline and of the probe from its own memory.
 
-    A layer behind others finds its inputs on chip. Copies of a layer do, too.
+    A layer after others finds its inputs on chip, and so do copies of a layer.
     """
     if name == "chain":
         return 0.0, 0.0

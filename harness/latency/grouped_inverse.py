@@ -1,6 +1,6 @@
 """The inverse of a large normal matrix whose unknowns form small groups, apart from a few that occur everywhere.
 
-Every probe holds the terms of the overhead; beside them, it holds the unknowns of one layer or one chain. Without the
+Every probe contains the terms of the overhead, and in addition the unknowns of one layer or one chain. Without the
 terms, the matrix is made of small blocks. With local unknowns l and common ones c, its inverse is
 
     [[D⁻¹, 0], [0, 0]] + R S⁻¹ Rᵀ,   R = [[-D⁻¹ B], [1]],   S = C - Bᵀ D⁻¹ B,

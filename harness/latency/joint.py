@@ -1,8 +1,8 @@
-"""All layers of a campaign at once: every probe is one equation of one system.
+"""All layers of a campaign together: every probe is one equation of one system.
 
 `total = what precedes the layer + layer + a * input_bytes + b * output_bytes + c + auxiliary layers`. The unknowns are
 the overhead coefficients, what precedes each layer (the probe without it), and each layer in its context, by itself
-(S1.1), and behind a copy of itself. Probes with and without a layer determine it; terms common to all probes are
+(S1.1), and after a copy of itself. Probes with and without a layer determine it; terms common to all probes are
 solved for once. The covariance shows the errors that layers share.
 """
 
@@ -46,7 +46,7 @@ class JointFit:
     reports no chains. `network_errors` are the relative errors of the sums of networks beyond the errors of their
     layers, as windows show them, by network; `sum_error` is that of other sums: the root of the mean square of these
     networks, or the scatter of null probes about the overhead model if that is larger. `repeated` is each layer
-    behind a copy of itself. `scale` is the robust spread of residuals in standard errors over the `redundant`
+    after a copy of itself. `scale` is the robust spread of residuals in standard errors over the `redundant`
     equations, 1 where the additive model holds; `condition` is the system's condition number.
     """
 
@@ -65,7 +65,7 @@ class JointFit:
 def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     """Solve one campaign, without layers whose probes were refused.
 
-    `overhead` is the fit to null probes alone, whose scatter and columns hold for all. Raises IllConditionedDesign.
+    `overhead` is the fit to only the null probes, whose scatter and columns apply to all. Raises IllConditionedDesign.
     """
     chains, measured = data.chains, data.summaries
     layers = [one for one in data.layers if {one.in_context, one.null} <= measured.keys() and not one.is_view]
@@ -130,7 +130,7 @@ def _equations(
         equations[(probe,) if batch is None else (probe, f"{batch}")] = _equation(total, amounts, noise)
 
     for probe in measured:
-        # Auxiliary layers alone have strides and sizes of their own: there are many, and their misfit would decide a.
+        # Single auxiliary layers differ in strides and sizes: there are many, and their misfit would dominate a.
         if data.roles[probe] == "calibration":
             add(probe, {}, max(overhead.scatter, LEAST_ERROR))
     for layer in layers:
@@ -142,7 +142,7 @@ def _equations(
             add(layer.layer, {f"alone {layer.layer}": 1.0})
         if all(stack in measured for stack in layer.stacks):
             for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False):
-                # What precedes a stack may take another time than in front of a single layer.
+                # What precedes a stack may have a different latency than before a single layer.
                 add(stack, {f"start {layer.stacks[0]}": 1.0, _repeated(layer): float(copies - 1)})
     for name, (probe, amounts) in chain_equations(data.chains, data.terms, measured).items():
         equations[name] = _equation(measured[probe], amounts, LEAST_ERROR)
@@ -178,7 +178,7 @@ def _without(equation: Equation, columns: Sequence[str]) -> Equation:
 
 
 def _by_chain_place(chains: Sequence[ChainProbes], found: Mapping[Place, Latency]) -> dict[Place, Latency]:
-    """Return latencies in context by the places in chains, whose contexts name a neighbourhood, too."""
+    """Return latencies in context by the places in chains, whose contexts also name a neighbourhood."""
     places = {place for chain in chains for place in chain.places}
     plain = {(key, context): (key, context.partition("@")[0]) for key, context in places}
     return {place: found[known] for place, known in plain.items() if known in found}

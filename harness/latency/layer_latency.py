@@ -4,7 +4,7 @@ These estimators compute `total - baseline - overhead(total's terms - baseline's
 
 - `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead of three coefficients is subtracted. With
   `regression-terms` it is the overhead with all further terms;
-- `difference` (S1.7): layer + auxiliary layer, minus the auxiliary layer alone on the layer's output.
+- `difference` (S1.7): layer + auxiliary layer, minus only the auxiliary layer on the layer's output.
 
 Another, `chain`, needs no overhead: it stacks copies of the layer, and each copy adds one layer to the total.
 """
@@ -107,7 +107,7 @@ def slope(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Combinatio
 class Combination:
     """A layer's latency as a weighted sum of measured totals, minus the overhead of a `row` of amounts.
 
-    `misfit_s` is how far the overhead model is off beside this layer, which layers share.
+    `misfit_s` is the error of the overhead model for this layer, which layers share.
     """
 
     totals: Mapping[str, float]
@@ -124,9 +124,10 @@ class Combination:
 
 
 def misfit_s(layer: LayerProbes, data: CampaignData, overhead: Overhead) -> float:
-    """Return how far the overhead model is off for the auxiliary layer behind this layer, beyond errors.
+    """Return how far the overhead model is off for the auxiliary layer after this layer, beyond errors.
 
-    The auxiliary layer alone holds no layer (S1.7): its whole time is overhead. 0 where it was not measured.
+    The probe of only the auxiliary layer contains no layer (S1.7): its whole time is overhead. 0 if it was not
+    measured.
     """
     if layer.auxiliary not in data.summaries:
         return 0.0

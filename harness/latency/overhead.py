@@ -2,7 +2,7 @@
 
 `total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and slices, see
 `OverheadTerms`) is fitted twice: by plain least squares, and robustly with coefficients that cannot be negative. The
-robust fit is used; the plain one is shown beside it.
+robust fit is used; the plain one is shown for comparison.
 
 Intervals cover three errors: sampling and the model, both measured by the scatter of the null probes about the fit,
 and drift, which all null probes of a campaign share and no scatter shows (see `drift`).
@@ -31,7 +31,7 @@ COLUMNS = ("runs", *TERM_NAMES)
 PLAIN_COLUMNS = ("runs", "input_bytes", "output_bytes")
 """The coefficients of S1.4; the others are further terms."""
 OverheadModel = Literal["plain", "extended"]
-"""The three coefficients of S1.4 alone, or with further terms."""
+"""Only the three coefficients of S1.4, or with further terms."""
 _MERGED = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses", *LATER_TERMS, "auxiliary_input_bytes")
 """Columns whose time becomes part of a, b and c where the null probes do not separate them. Only probes that slice
 their input separate what an auxiliary layer reads, the last column, from a, and a device may refuse all of these."""

@@ -73,7 +73,7 @@ class Solution:
 
 
 def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solution:
-    """Solve for all unknowns at once; those in `signed` may come out negative.
+    """Solve for all unknowns together; those in `signed` may come out negative.
 
     Standard errors grow by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do not
     determine each unknown, and names those that they cannot separate.

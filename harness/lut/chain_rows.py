@@ -29,7 +29,7 @@ class ChainRow:
     `network` is the beginning of the hash of the network's file, `chain` the number of the chain within the network, or
     VIEW. `key` and `context` name the layer's entry. `read_bytes` and `written_bytes` are what it reads from other
     chains and writes for them; `result_bytes` and `weight_bytes` are the sizes of all its results and constants.
-    `follows` is whether it reads a result of the layer in front of it.
+    `follows` is whether it reads a result of the layer before it.
     """
 
     network: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -56,7 +56,7 @@ def rows_of(campaigns: Iterable[Sequence[ChainProbes]], places: Collection[tuple
     """Return the rows of the chains of campaigns, oldest first: for each network those of its newest campaign.
 
     Networks with a layer that is not in `places`, the entries of a table, are left out, and so are windows of
-    neighbours, which are no chains.
+    neighbours, which are not chains.
     """
     found: dict[str, list[ChainRow]] = {}
     for chains in campaigns:

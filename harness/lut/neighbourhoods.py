@@ -187,7 +187,7 @@ def _rates(known: Sequence[Sequence[_Known]]) -> Floats:
 
 
 def _least_squares(design: Floats, wanted: Floats) -> Floats:
-    """Return the two coefficients, neither negative, that fit best: both together, one alone, or none."""
+    """Return the two coefficients, neither negative, that fit best: both together, only one, or none."""
     together: Floats = np.linalg.lstsq(design, wanted, rcond=None)[0].astype(float)
     found: list[Floats] = [np.zeros(2), together]
     for column, alone in enumerate(np.eye(2)):

@@ -92,7 +92,7 @@ def published_lut(device: str, variant: Variant = NO_VARIANT) -> Lut | None:
 
 
 def _with_threads(table: Lut, variant: Variant) -> Lut:
-    """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
+    """Return the table; raises LutMismatch if it was measured with a different number of threads."""
     measured = table.fingerprint.get("threads")
     if variant.threads is not None and measured != str(variant.threads):
         why = f"It was measured with {f'--threads {measured}' if measured else 'the thread count in devices.toml'}"
@@ -105,7 +105,7 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
 
     Tables of comparison methods do not count, and imported ones only if there is none that was measured. A newer folder
-    without a manifest is left out with a DamagedFileWarning.
+    without a manifest is skipped with a DamagedFileWarning.
     """
     made = _tables(root, device, variant)
     usable = [path for path, one in made.items() if one.method not in COMPARISON_METHODS]
@@ -146,7 +146,7 @@ def table_folders(root: Path, device: str = "*") -> list[Path]:
     return sorted(path for path in folders if not path.name.startswith(".") and (path / MANIFEST).is_file())
 
 
-class Made(NamedTuple):
+class ManifestSummary(NamedTuple):
     """Time, method, fingerprint and number of entries in a table's manifest."""
 
     created: str
@@ -155,17 +155,17 @@ class Made(NamedTuple):
     entries: int = 0
 
 
-def _tables(root: Path, device: str, variant: Variant) -> dict[Path, Made]:
+def _tables(root: Path, device: str, variant: Variant) -> dict[Path, ManifestSummary]:
     """Return the tables of a device for this batch and these threads, and what their manifests say."""
     made = {path: made_of(path) for path in table_folders(root, device)}
     return {path: one for path, one in made.items() if one.fingerprint is None or variant.is_of(one.fingerprint)}
 
 
-def made_of(folder: Path) -> Made:
+def made_of(folder: Path) -> ManifestSummary:
     """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
         fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])
-        return Made(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
+        return ManifestSummary(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Made("", "", None)
+        return ManifestSummary("", "", None)

@@ -1,4 +1,4 @@
-"""The samples behind a table's overhead, as the journal of a workspace keeps them: null probes and reference probe."""
+"""The samples of a table's overhead in the journal of a workspace: null probes and reference probe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TableSamples:
 
 
 def table_samples(workspace: Workspace, table: Lut) -> TableSamples | None:
-    """Return the samples behind the overhead of a table; None if the workspace does not hold them.
+    """Return the samples of the overhead of a table; None if the workspace does not have them.
 
     Those of a journal that cannot be read, or was altered, are left out with a DamagedFileWarning.
     """

@@ -29,7 +29,7 @@ class Announcement:
 
 
 @dataclass(frozen=True)
-class Patience:
+class BusyWait:
     """The maximum wait for a busy device; `observe` is called once with the holder, `stop` cancels the wait."""
 
     busy_s: float = 0.0
@@ -37,7 +37,7 @@ class Patience:
     stop: threading.Event | None = None
 
 
-def lease_when_free(device: Device, patience: Patience, purpose: Purpose = "measurement") -> AgentSession:
+def lease_when_free(device: Device, patience: BusyWait, purpose: Purpose = "measurement") -> AgentSession:
     """Open a session and lease its device; raises a DeviceError, DeviceBusy after the wait, and Interrupted."""
     announce = Announcement(patience.observe)
     stop = patience.stop or threading.Event()

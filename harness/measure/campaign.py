@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from harness.errors import BackendError, WorkerDied
+from harness.measure.campaign_forecast import CampaignForecast, CampaignProgress
+from harness.measure.core_placement import waiting_for_shared_cache
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
-from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
-from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -54,9 +52,7 @@ class CampaignRun:
     _pass_rounds: tuple[int, ...] = ()
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
-    _forecast: CampaignForecast = field(init=False)
-    _effort: float | None = None
-    _began_s: float = 0.0
+    _progress: CampaignProgress = field(init=False)
 
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
@@ -66,7 +62,7 @@ class CampaignRun:
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
-        with near_cores(self.on, self.campaign) as wait:
+        with waiting_for_shared_cache(self.on, self.campaign) as wait:
             self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s(), wait)
             self._run()
 
@@ -81,8 +77,8 @@ class CampaignRun:
         batches = self.plan.batches
         self._pass_rounds = self.policy.passes(self._most_passes())
         targets = [[rounds for rounds in self._pass_rounds if self._is_due(one, rounds)] for one in batches]
-        self._forecast = CampaignForecast.of(self.on.session, self.plan, targets, list(self._rounds))
-        self._effort, self._began_s = self._forecast.effort, time.monotonic()
+        forecast = CampaignForecast.of(self.on.session, self.plan, targets, list(self._rounds))
+        self._progress = CampaignProgress(self.on.observe, forecast, self._requests, self.policy.budget_s)
         time_is_up = False
         try:
             self._measure()
@@ -151,41 +147,33 @@ class CampaignRun:
         """Load a batch and visit it until it has so many rounds, or the budget is spent."""
         if self._rounds[number] >= rounds:
             return
-        self._forecast.loading(number, 0.0, 1.0, 0.0)
-        self._report("loading", number)
-        batch, started_s = self.plan.batches[number], time.monotonic()
+        self._progress.loading(number)
+        batch = self.plan.batches[number]
         stayed = self._loaded.holds(batch.loads)
-
-        def compiled(progress: Progress) -> None:
-            share, following = progress.share or 0.0, progress.next_share or 1.0
-            self._forecast.loading(number, share, following, time.monotonic() - started_s)
-            self._report("compiling", number)
-
-        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), compiled, self.on.stop)
+        probes = map(self.plan.probes.__getitem__, batch.probes)
+        prepare(self.on.session, probes, self._progress.compiling, self.on.stop)
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
-        self._forecast.loaded(number, time.monotonic() - started_s)
-        self._report("measuring", number)
+        self._progress.loaded()
         pool_rounds = self._requests.pool_rounds(batch, ran=stayed) if batch.visits == "pool" else 0
         untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
-            first, started_s = self._rounds[number], time.monotonic()
+            self._progress.visiting()
+            first = self._rounds[number]
             last = min(first + (pool_rounds or self._requests.rounds_at_once(batch, self._left_s)), rounds)
             finish = partial(self.on.journal.finish_round, self.campaign.id, self.on.session.token, number, last)
             self._requests.visit(self._due(number, batch, present, range(first, last)), batch, finish, untimed)
             self._rounds[number] = last
-            self._forecast.visited(number, last, time.monotonic() - started_s)
-            self._report("measuring", number)
+            self._progress.visited(last)
         self._loaded.end_batch(present)
-        self._foresee(number, self._loaded.holds(present))
+        self._progress.ended(*self._expected(number), kept=self._loaded.holds(present))
 
-    def _foresee(self, number: int, kept: bool) -> None:
-        """Forecast the rounds that a batch will have in the end, from how its probes scatter so far."""
+    def _expected(self, number: int) -> tuple[int, float]:
+        """Return the rounds that a batch will have in the end, as its probes scatter so far, and the share of them."""
         batch, rounds = self.plan.batches[number], self._rounds[number]
         open_probes = self._open(batch, max(rounds, self.policy.min_rounds)) if rounds >= FEWEST_ROUNDS else {}
-        more = self.policy.more_rounds(rounds, open_probes)
         share = len(open_probes) / max(1, len(batch.probes)) if batch.visits == "cold" else 1.0
-        self._forecast.ended(number, rounds + more, share, kept=kept)
+        return rounds + self.policy.more_rounds(rounds, open_probes), share
 
     def _due(self, number: int, batch: Batch, present: set[str], rounds: range) -> list[DueVisit]:
         """Return the visits of rounds that the journal lacks, in their order."""
@@ -231,7 +219,7 @@ class CampaignRun:
         return max(found, key=lambda one: one[0])[1:] if found else None
 
     def _prospect(self, number: int) -> _Prospect | None:
-        """Return what further rounds of a batch are worth; computed anew if its probes have new samples."""
+        """Return the value of further rounds of a batch; computed again if its probes have new samples."""
         batch, rounds, samples = self.plan.batches[number], self._rounds[number], self._requests.samples
         count = sum(len(samples.get(probe, ())) for probe in batch.probes)
         if number not in self._prospects or self._prospects[number][0] != count:
@@ -257,7 +245,7 @@ class CampaignRun:
     def _send_ahead(self, load: str) -> bool:
         """Send a probe before `_load` loads it; return whether the device takes it.
 
-        Whole networks are loaded alone, because time and memory of their loading are reported.
+        Whole networks are loaded one at a time, because time and memory of their loading are reported.
         """
         probe = self.plan.probes[probe_of(load)]
         may = self._sends_ahead and probe.role != "network" and probe.id not in self._refused
@@ -294,26 +282,3 @@ class CampaignRun:
         """Return how many probes the device has refused so far, and why it refused the first one."""
         refused = [one for one in self.on.journal.probes(self.campaign.id).values() if one.refused]
         return f". The device refused {len(refused)}, the first because: {refused[0].refused}" if refused else ""
-
-    def _report(self, stage: str, batch: int) -> None:
-        requests, batches = self._requests, len(self.plan.batches)
-        samples = sum(map(len, requests.samples.values()))
-        left_s = self._forecast.remaining_s
-        if left_s is not None and self.policy.budget_s is not None and requests.visited:
-            slowness = requests.elapsed_s / max(requests.spent_here_s, 1e-9)
-            left_s = min(left_s, max(0.0, self.policy.budget_s - requests.spent_s) * slowness)
-        gone_s = time.monotonic() - self._began_s
-        whole_s, step_s = max(1e-9, gone_s + (left_s or 0.0)), self._forecast.step_s
-        progress = Progress(
-            stage,
-            batch,
-            batches,
-            self._rounds[batch],
-            samples,
-            requests.spent_s,
-            phase="measuring",
-            effort=self._effort,
-            share=None if left_s is None else gone_s / whole_s,
-            next_share=min(1.0, (gone_s + step_s) / whole_s) if left_s and step_s else None,
-        )
-        self.on.observe(progress)

@@ -21,7 +21,7 @@ _MOST_DIGITS = 15
 
 
 def core_cache_bytes(clock: str, fingerprint: Mapping[str, str]) -> int | None:
-    """Return the size of the cache; None on a device with a clock of its own, whose latency does not depend on it."""
+    """Return the size of the cache; None on a device with its own clock, whose latency does not depend on it."""
     if clock == "device":
         return None
     return whole_number(fingerprint.get("core_cache_bytes", ""), _MOST_DIGITS) or DEFAULT_BYTES
@@ -42,7 +42,7 @@ def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -
 def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:
     """Return the size of weights up to which networks are measured in windows of neighbours.
 
-    If each loaded probe keeps its activations in memory of its own, a single layer finds them colder than in its
+    If each loaded probe has separate memory for its activations, a single layer finds them colder than in its
     network whatever the size of its weights.
     """
     return math.inf if fingerprint.get("activation_memory") == "session" else MOST_CACHES * cache_bytes

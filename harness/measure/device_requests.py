@@ -18,7 +18,7 @@ from harness.probe.probe import Probe
 from harness.samples import Sample
 
 POOL_REQUEST_S = 0.1
-"""Device time of the rounds of a pool that are requested at once."""
+"""Device time of the rounds of a pool in one request."""
 COLD_FACTOR = 4
 """How much longer the first round of a pool may take than the following ones."""
 MAX_REQUEST_VISITS = 2000
@@ -26,7 +26,7 @@ MAX_REQUEST_VISITS = 2000
 REQUEST_S = 30.0
 """Expected time of one request outside pools: what is lost at most if the connection breaks before its end record."""
 ROUNDS_REQUEST_S = 2.0
-"""Device time of the rounds outside pools that are requested at once: each request ends with a commit and a report."""
+"""Device time of the rounds outside pools in one request: each request ends with a commit and a report."""
 SETTLING_S, MOST_UNTIMED = 40e-6, 4
 """Time of the untimed runs of a warm visit, and their largest number. Behind another probe, one of 10 µs takes 10, 3, 2
 and 1 % longer in its second to fifth run than in its twentieth; the probe of a layer by more than its null probe."""
@@ -86,7 +86,7 @@ class DeviceRequests:
 
     @classmethod
     def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float, before: Callable[[], None]) -> DeviceRequests:
-        """Return the requests of a new or resumed campaign; the limit of the job counts, too."""
+        """Return the requests of a new or resumed campaign; the limit of the job applies as well."""
         return cls(
             on,
             campaign,
@@ -123,7 +123,7 @@ class DeviceRequests:
             finish()
 
     def rounds_at_once(self, batch: Batch, left_s: float) -> int:
-        """Return how many rounds of a batch outside pools to request at once, with so much device time left.
+        """Return how many rounds of a batch outside pools to request together, with this remaining device time.
 
         It is one round until each probe has a sample, which shows how long a round takes.
         """
@@ -135,13 +135,13 @@ class DeviceRequests:
         return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
 
     def pool_rounds(self, batch: Batch, *, ran: bool) -> int:
-        """Return how many rounds of a pool to request at once, after untimed ones where no request begins with one.
+        """Return how many rounds of a pool to request together, after untimed ones if no request begins with one.
 
         The samples of a pool that `ran`, and has been loaded since, show how long a round takes.
 
         A network runs without pauses. Between two requests there is one, in which other programs empty the last cache
         that all share: after 10 ms, a layer with 1 MB of weights took three times as long. So short rounds are
-        requested together, behind one that is not timed.
+        requested together, after one that is not timed.
         """
         if not batch.loads:
             return 1
@@ -201,7 +201,7 @@ class DeviceRequests:
     def _untimed_runs(self, load: str, batch: Batch) -> int:
         """Return the untimed runs of a visit: more to a short probe, once a sample of it shows that it is short.
 
-        A device with a clock of its own needs no more, because its times do not depend on caches.
+        A device with its own clock needs no more, because its times do not depend on caches.
         """
         latest_s = self._latest_s([load]).get(probe_of(load), math.inf)
         if not batch.warmup or self.campaign.clock == "device":

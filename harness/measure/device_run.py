@@ -27,7 +27,7 @@ class DeviceRun:
 
     `device` is its name in the journal, `variant` what the campaign changes of it. `observe` receives progress; setting
     `stop` ends the run after the current visit. A `shared` device is used by other sessions at the same time; each
-    works on campaigns of its own. `time_limit` is that of the job.
+    works on separate campaigns. `time_limit` is that of the job.
     """
 
     session: AgentSession

@@ -1,7 +1,7 @@
 """The probes that a device holds between the passes over a campaign's batches.
 
-A batch that fits beside those before it stays loaded, so that later passes need not load it again. The others are
-loaded for each pass. Further probes are on their way while the device loads one, so that neither side waits.
+A batch that fits together with those before it stays loaded, so that later passes need not load it again. The others
+are loaded for each pass. Further probes are on their way while the device loads one, so that neither side waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARE = 0.5
 _COPIES = 2
 """A runtime packs weights for its kernels and may keep both."""
 _STRUCTURES_BYTES = 300 << 10
-"""What a session of ONNX Runtime takes besides weights: 270 KB in the mean over 396 probes of three networks."""
+"""The memory of a session of ONNX Runtime without weights: 270 KB in the mean over 396 probes of three networks."""
 
 
 _AHEAD_BYTES = 128 << 20
@@ -33,8 +33,8 @@ _AHEAD_BYTES = 128 << 20
 _MODELS, _BYTES = 64, 1 << 20
 """How many models, and how many bytes of them, go into one request: some networks, or windows of them.
 
-That is seconds of work, during which a stop waits. A larger network goes alone, so that a request takes no longer than
-the `put` of one model may.
+That is seconds of work, during which a stop waits. A larger network is sent by itself, so that a request takes no
+longer than the `put` of one model may.
 """
 
 

@@ -65,7 +65,7 @@ class RepeatPolicy:
                 raise UsageError(f"{name} is {value!r}", why="It must be a number of seconds, 0 or more")
 
     def limit_s(self, loads: int, runs: int) -> float:
-        """Return the wall time after which a device is given up: `wall_s`, or what a slow device needs.
+        """Return the wall time after which a device is abandoned: `wall_s`, or what a slow device needs.
 
         `loads` are the probes to load in each pass, `runs` those of one round, with untimed ones.
         """

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
+from harness.measure.campaign_durations import Pace, pace_of
 from harness.measure.core_caches import core_cache_bytes, most_windowed_bytes
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.cutting import (
@@ -26,9 +27,8 @@ from harness.measure.fusion.cutting import (
 from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey
+from harness.measure.noise.campaign_drift import drift_of
 from harness.measure.noise.machine_noise import MachineNoise
-from harness.measure.noise.steadiness import drift_of
-from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, begin, notes_of
 from harness.measure.request import ProfileRequest
@@ -44,7 +44,7 @@ from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 PROBES_PER_LAYER_RUN = 3.0
-"""Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
+"""Device time of one round, as a multiple of one run of the networks: a layer is run by itself and in context."""
 PURPOSE = "profile"
 
 
@@ -187,9 +187,9 @@ def _earlier(run: DeviceRun, key: CampaignKey, request: ProfileRequest) -> Campa
     return None if is_spent else found
 
 
-def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: Patience | None = None) -> DryRun:
+def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: BusyWait | None = None) -> DryRun:
     """Return the plan that a request leads to, and its time, extrapolated from one visit of each whole network."""
-    patience = patience or Patience()
+    patience = patience or BusyWait()
     observe, stop = patience.observe, patience.stop or threading.Event()
     device = request.variant.device(find_device(load_inventory(as_workspace(workspace).devices), request.device))
     found = request.read_networks(notes_of(observe))

@@ -1,4 +1,19 @@
-"""The progress that a command reports while it runs."""
+"""The progress that a command reports while it runs.
+
+==============  =======================================================================================
+Word            Meaning
+==============  =======================================================================================
+phase           a part of the command whose time earlier runs predict, such as reading networks, cutting
+                them, measuring, golden probes; its time is in proportion to its effort
+stage           what the command does now, as its line shows it; a phase has one or several
+effort          how much a phase has to do, in a unit of its own; None: it takes equally long in all runs
+share           the part of the phase's time that has passed, as far as its own steps show it
+next_share      the share at the end of the present step
+ahead           the effort of phases to come; 0 for one that does not take place
+==============  =======================================================================================
+
+`time_left.py` makes the time left of them and of earlier runs; docs/measuring.md describes how.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +28,9 @@ class Progress:
 
     The command is in step `batch` of `batches`, counted from 0, each of which is a `unit`; a campaign has batches of
     probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
-    show once beside the progress, such as the refusal of a network; it is mostly empty.
+    show once next to the progress, such as the refusal of a network; it is mostly empty.
 
-    The stage belongs to a `phase` of the command, by default the stage itself. A phase takes time in proportion to its
-    `effort`, in a unit of its own; None is one that takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step. `ahead`
-    is the effort of phases to come, 0 for one that does not take place.
+    `phase` is by default the stage itself; the head of this module explains the words.
     """
 
     stage: str

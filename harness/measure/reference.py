@@ -1,4 +1,4 @@
-"""The reference probe alone: a small network that never changes, so its latency shows the state of a device."""
+"""The reference probe: a small network that never changes, so its latency shows the state of a device."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A command reports phases. An earlier run predicts how long each takes, in proportion to its effort, and the whole
 command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
 more, the more of them are done. The cache keeps the newest runs by the name of a command; before the first one, runs
-that are part of the package stand for them.
+that are part of the package replace them.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class ModelBuilder:
         return name
 
     def convolution(self, tensor: str, channels: int, kernel: Sequence[int], **attributes: Any) -> str:
-        """Add a convolution that keeps the spatial sizes, with a weight of its own; return its result."""
+        """Add a convolution that keeps the spatial sizes, with its own weight; return its result."""
         read = self._types[tensor]
         shape = (channels, read.shape[1], *kernel)
         weight = self.weight(TensorType(read.dtype, shape), math.prod(shape[1:]))
@@ -193,7 +193,7 @@ class ModelBuilder:
         return names
 
     def renew_weights(self) -> None:
-        """Copy constants anew from here on, so that a second copy of a layer has weights of its own."""
+        """Copy constants again from here on, so that a second copy of a layer has its own weights."""
         self._constants.clear()
 
     def build(self, outputs: Sequence[str]) -> AssembledModel:

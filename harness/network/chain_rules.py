@@ -1,9 +1,9 @@
 """Rules by which a device chains neighbouring layers on chip, counted from the networks in which it reported them.
 
-Whether a layer continues the chain of the layer in front of it depends on both, on what precedes and follows them,
-and on the room on chip. The longest pattern of neighbouring layers that was seen decides. Where even the two layers
-were never seen together, the most similar sizes decide, among pairs of the same operators if there are any: sizes stand
-for the capacity of the memories on chip, which no device states.
+Whether a layer continues the chain of the layer before it depends on both, on what precedes and follows them, and on
+the room on chip. The longest pattern of neighbouring layers that was seen decides. Where even the two layers were never
+seen together, the most similar sizes decide, among pairs of the same operators if there are any: sizes represent for
+the capacity of the memories on chip, which no device states.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OrderedLayer:
     """A layer in its network's order, without layers that take no time.
 
     `key` is the digest of its key. `result_bytes` and `weight_bytes` are the sizes of all its results and constants.
-    `follows` is whether it reads a result of the layer in front of it.
+    `follows` is whether it reads a result of the layer before it.
     """
 
     key: str
@@ -76,7 +76,7 @@ class ChainRules:
         return [tuple(range(at, stop)) for at, stop in zip(starts, (*starts[1:], len(layers)), strict=True)]
 
     def are_chained(self, layers: Sequence[OrderedLayer], at: int) -> bool:
-        """Return whether the layer at this place continues the chain of the layer in front of it."""
+        """Return whether the layer at this place continues the chain of the layer before it."""
         for pattern in _patterns(layers, at):
             seen = self._patterns.get(pattern)
             if seen is not None and seen[True] != seen[False]:

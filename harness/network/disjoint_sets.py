@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class DisjointSets:
-    """Sets of integers that only grow; each integer starts in a set of its own."""
+    """Sets of integers that only grow; each integer starts in a separate set."""
 
     def __init__(self, items: Iterable[int]) -> None:
         self._parent = {item: item for item in items}

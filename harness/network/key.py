@@ -21,7 +21,7 @@ _COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min"})
 _FLOATS_COUNT = frozenset({"Pow", "Resize", "Upsample", "Range"})
 _MAX_VALUES_IN_KEY = 64
 _MOST_LISTED = 256
-"""The most elements of an attribute that stand in a key; the trees of a forest have thousands."""
+"""The maximum number of elements of an attribute in a key; the trees of a forest have thousands."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,7 +32,7 @@ class LayerKey:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that stand for the text in tables."""
+        """Sixteen hexadecimal digits that represent the text in tables."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:

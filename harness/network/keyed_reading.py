@@ -64,7 +64,7 @@ class KeyedReader:
     def _read(
         self, reference: ModelReference, dims: Mapping[str, int], batch: int | None, note: Callable[[str], None]
     ) -> tuple[KeyedNetwork, bytes]:
-        """Return a network, and the bytes to store for it; these are empty if its file alone does not determine it."""
+        """Return a network, and the bytes to store for it; these are empty if it does not depend only on its file."""
         if is_builtin(reference):
             lines: list[str] = []
             found = keyed(load_network(reference, dims, batch, lines.append), self._rules)

@@ -1,6 +1,6 @@
-"""What the layers of a network pass to each other, and what a layer of a chain exchanges with other chains.
+"""The data that layers of a network pass to each other, and that a layer of a chain exchanges with other chains.
 
-Sizes are in bytes, and places of layers stand for their names.
+Sizes are in bytes, and layers are identified by their places.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LayerBorders:
 class Chained:
     """The layers of a network, of which the `views` take no time on the device.
 
-    A tensor passes through views from the layer in front of them to the layers behind them.
+    A tensor passes through views from the layer before them to the layers after them.
     """
 
     def __init__(self, flows: Sequence[LayerFlow], views: Collection[int]) -> None:
@@ -113,7 +113,7 @@ class Chained:
         )
 
     def _computed_by(self, writer: int | None) -> int | None:
-        """Return the layer that computes what a layer writes: in front of views; None for an input of the network."""
+        """Return the layer that computes what a layer writes, before views; None for an input of the network."""
         while writer is not None and writer in self.views:
             read = self._flows[writer].read
             writer = read[0].writer if read else None

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.network.fusion.fusion_rules import FusionRule, as_executed, match_all
+from harness.network.fusion.fusion_rules import FusionRule, as_executed
+from harness.network.fusion.rule_matching import match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 
@@ -27,7 +28,7 @@ class Layer:
 
 
 def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
-    """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a layer of its own.
+    """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a separate layer.
 
     Every node of `network.nodes` is in exactly one layer, but for nodes that do not depend on the network's inputs:
     they are in each layer that reads their results. The layers are those of the network `as_executed`.

@@ -27,10 +27,10 @@ _LEARNT_SLOTS: Mapping[str, tuple[int, ...]] = {
     "DequantizeLinear": (0,),
     "QuantizeLinear": (0,),
 }
-"""Operators on integers, whose scales and zero points are no weights, and the inputs that are."""
+"""Operators on integers, whose scales and zero points are not weights, and the inputs that are."""
 WEIGHT_OPS = _LEARNT_OPS | _LEARNT_SLOTS.keys()
 INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000), "int4": (-8, 8), "uint4": (0, 16)}
-"""Values of quantised weights and biases by type: the least, and the bound above."""
+"""Values of quantised weights and biases by type: the minimum, and the bound above."""
 
 
 def is_weight(readers: Iterable[Node], name: str, kind: TensorType) -> bool:
@@ -46,7 +46,7 @@ def reads_weights(node: Node, constants: Mapping[str, Constant]) -> bool:
 
 
 def is_quantised(op: str) -> bool:
-    """Return whether an operator is made for integers that stand for real numbers."""
+    """Return whether an operator is made for integers that represent real numbers."""
     return op.startswith("QLinear") or op.endswith(("QuantizeLinear", "DequantizeLinear")) or "Integer" in op
 
 
@@ -67,7 +67,7 @@ def unshared(nodes: Iterable[Node], types: dict[str, TensorType], outputs: Itera
     """Yield the nodes, in order, with one DequantizeLinear for each reader of its result.
 
     A runtime that computes with integers merges a DequantizeLinear into the operator that reads it, once for each.
-    The types of the results that this adds are added to `types`. Nodes are numbered anew.
+    The types of the results that this adds are added to `types`. Nodes are numbered again.
     """
     kept = list(nodes)
     shared = {node.outputs[0]: node for node in kept if node.op == "DequantizeLinear" and node.inputs}

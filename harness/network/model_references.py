@@ -84,7 +84,7 @@ def load_network(
     """Read one network; raises the errors of `read_model` and `prepare`, each with the name of the file.
 
     Dimensions in `dims` that the network does not have are ignored: they may belong to another network. `batch` sets
-    the leading dimension of all inputs, also of fixed ones; `note` receives a line where its rows cannot be compared
+    the leading dimension of all inputs, even if it is fixed; `note` receives a line where its rows cannot be compared
     with those of the network in the file. Raises UnsupportedNetwork for a network that has no such batch.
     """
     reference = _reference(model)

@@ -114,7 +114,7 @@ def read_networks(
     """Read all networks of a list before any is used, in one process for each core if it is long.
 
     `batch` sets the leading dimension of all inputs. `note` receives a line for each refused network. Raises the error
-    of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a name
+    of a single network; NetworksRefused if all are refused, or with `strict` if any is; UsageError for a name
     in `dims` that no network has.
     """
 
@@ -195,7 +195,7 @@ def load_networks(
 
 
 def check_refused(refused: Sequence[RefusedNetwork], left: int, *, strict: bool = False) -> None:
-    """Raise if no network is left, or with `strict` if any is refused: its own error for a single network.
+    """Raise if all networks are refused, or with `strict` if any is: its own error for a single network.
 
     Several networks raise NetworksRefused, or the first CoverageError if no network has another error.
     """

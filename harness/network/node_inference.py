@@ -95,7 +95,7 @@ def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, *, flows: boo
 def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured.
 
-    A tensor that `flows` is no constant; it must have elements, each of whole bytes.
+    A tensor that `flows` is not a constant; it must have elements, each of whole bytes.
     """
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):

@@ -25,7 +25,7 @@ def defined(op: str, version: int, domain: str) -> bool:
 
 @contextlib.contextmanager
 def checkable(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[None]:
-    """Have all operators of the runtime in its own domain meanwhile: there, ONNX's checker lets them pass."""
+    """Move all operators of the runtime to its own domain for a while: there, ONNX's checker lets them pass."""
     from onnx import defs
 
     version = next((entry.version for entry in model.opset_import if not entry.domain), 0)

@@ -1,6 +1,6 @@
 """Run one node on the host by ONNX Runtime, which measures nothing: its values, or the types of its results.
 
-A network has many nodes that differ in names and sizes alone, such as the arithmetic on shapes that exporters write.
+A network has many nodes that differ only in names and sizes, such as the arithmetic on shapes that exporters write.
 They share one session, because opening one takes longer than running it.
 """
 

@@ -40,7 +40,7 @@ class JobName:
 
     @classmethod
     def parse(cls, text: str) -> JobName | None:
-        """Return the parts of a name, or None if it is no night's job."""
+        """Return the parts of a name, or None if it is not the job of a night."""
         found = _JOB.match(text)
         return cls(*found.groups()) if found else None
 

@@ -1,6 +1,7 @@
 """The order of a night's jobs, and which of them fit into a device's budget.
 
-The stalest go first; of equally stale ones the most uncertain. Everything here is a pure function of earlier nights.
+The jobs measured longest ago come first; of equally old ones the most uncertain. Everything here is a pure function of
+earlier nights.
 """
 
 from __future__ import annotations

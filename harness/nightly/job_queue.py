@@ -78,7 +78,7 @@ class JobQueue:
         self.unreached = frozenset(one.device.name for one in self.ready_jobs())
 
     def ready_jobs(self) -> list[DueJob]:
-        """Return the jobs that may start now: not done, not given up, within budget, on a device in service."""
+        """Return the jobs that may start now: not done, within budget, on a device that is in service."""
         starting: set[str] = set()
         for device in self.devices:
             waiting = [one for one in self.jobs_of(device) if self._may_start(one)]
@@ -141,7 +141,7 @@ class JobQueue:
         return self._campaigns[device]
 
     def _record(self, outcome: ProfileOutcome, stop: threading.Event) -> None:
-        """Store a job's result at once, so that it is not measured again whatever happens next."""
+        """Store a job's result immediately, so that it is never measured again."""
         job, failure = outcome.request, outcome.failure
         self._campaigns.pop(job.device, None)
         if failure is not None and failure.kind == Interrupted.__name__:
@@ -156,7 +156,7 @@ class JobQueue:
         self.rows[job.name] = row
         status: JobStatus = "done" if failure is None else "failed"
         self.store.record_job(job.name, self.night.isoformat(), job.device, status, json_data(row))
-        # Jobs that ran while another one put the device into quarantine are excluded, too.
+        # Jobs that ran while another one put the device into quarantine are also excluded.
         if self._failure_of(job.device, QUARANTINED) is not None:
             self._exclude(job.device)
         self.notify(f"{job.device}: {row.set} {status if failure is None else f'failed: {failure.what}'}")
@@ -169,7 +169,7 @@ class JobQueue:
         reason = f"{found.what}; {found.why}"
         self.store.measured(device, "bad", reason)
         for held in campaigns_of_nights(self.journal, device, *_PURPOSES):
-            # A pending campaign is excluded, too: the job that resumes it would include it.
+            # A pending campaign is also excluded: the job that resumes it would include it.
             if held.job.night == self.night.isoformat() and held.campaign.excluded in (None, PENDING):
                 self.journal.exclude(held.campaign.id, held.campaign.token, reason)
         self._campaigns.pop(device, None)

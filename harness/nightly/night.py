@@ -1,7 +1,7 @@
 """A night: run the jobs that are due, publish tables, compare with earlier nights, store the report.
 
 The same call resumes an interrupted night: jobs have names, the journal has their samples, and the store their results.
-The report is made from the journal and the store alone, so that a second run of the same night repeats it.
+The report is made only from the journal and the store, so that a second run of the same night repeats it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run_night(
 
 @dataclass(frozen=True)
 class JobForecast:
-    """A job before its night begins: whether it is done already, starts at once, or why its device is blocked."""
+    """A job before its night begins: whether it is already done, starts immediately, or why its device is blocked."""
 
     due: DueJob
     done: bool

@@ -18,7 +18,7 @@ from harness.text import printable
 from harness.workspace import Workspace
 
 _PAUSES_S = (0.02, 0.05, 0.1, 0.0)
-"""A lock that is busy is tried again: `running` locks for a moment, too."""
+"""The number of attempts for a busy lock: `running` also locks it for a moment."""
 
 
 @dataclass(frozen=True)

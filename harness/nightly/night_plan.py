@@ -159,7 +159,7 @@ def _file(path: Path, key: str, text: str) -> str:
 
 
 def _content(reference: str) -> str:
-    """Return what a reference stands for: a built-in name itself, or the hash of a file."""
+    """Return the identity of a reference: a built-in name itself, or the hash of a file."""
     if reference.startswith(BUILTIN_PREFIX):
         return reference
     with open(reference, "rb") as file:

@@ -35,7 +35,7 @@ def slowed(night: WatchSeries, factors: Mapping[str, float]) -> WatchSeries:
     """Return the night with the named layers and networks slower by their factors.
 
     Factors refer to the latency that reports give: of a layer its own, of a network the whole run with the host. A
-    slower layer does not make the whole networks of the watch slower; name them, too. Raises UsageError for a name
+    slower layer does not make the whole networks of the watch slower; name them as well. Raises UsageError for a name
     that the night does not watch.
     """
     check_names(factors, watched_names(night))

@@ -1,7 +1,7 @@
 """The report of a night as plain data: what was measured, what became slower, and what needs attention.
 
 The store keeps reports and the rows of jobs as JSON (`json_data`), and later nights read them. The keys of that JSON
-and of `harness nightly --json` are fixed; where a field has another name here, `_JSON_KEYS` has its key.
+and of `harness nightly --json` are fixed; `_JSON_KEYS` maps the fields that have a different name here.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class DeviceRow:
 class AttentionItem:
     """Something that needs a person's attention: what, why, and the next step.
 
-    `exit_code` is that of the error behind it, or 0. `trace` is the stack trace of a bug in harness.
+    `exit_code` is that of its error, or 0. `trace` is the stack trace of a bug in harness.
     """
 
     device: str
@@ -157,7 +157,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SetComparison:
-    """One set's night beside earlier nights.
+    """One set's night compared with earlier nights.
 
     `detectable` maps each subject to the smallest relative change that tonight detects with 95 % probability; `hidden`
     lists subjects for which no change is detectable. `not_compared` says why there was nothing to compare with.

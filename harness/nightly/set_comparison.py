@@ -28,10 +28,10 @@ StoredReport = tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ComparisonRules:
-    """How a night is compared: with at most `keep` earlier nights; changes below `threshold` do not count.
+    """How a night is compared: with at most `keep` earlier nights; changes below `threshold` are ignored.
 
     `level` is the probability of a false alarm for a set on a device that did not change. Changes that are `accepted`
-    are no regressions.
+    are not regressions.
     """
 
     keep: int

@@ -19,7 +19,7 @@ from harness.workspace import Workspace
 def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Sequence[SetRow]) -> PublishedTable:
     """Build a device's table if all of its jobs tonight are done, else keep the previous table.
 
-    Deferred jobs do not count: the table keeps their samples of earlier nights. A failed or skipped job keeps the
+    Deferred jobs are ignored: the table keeps their samples of earlier nights. A failed or skipped job keeps the
     previous table: a new one would lack its set without showing that.
 
     After a change of the device's fingerprint the previous table stays until all sets of the plan are measured again:

@@ -78,7 +78,7 @@ def _runtime() -> str | None:
 
 def _checked(word: str) -> str:
     """Return the word itself; raise ConfigurationError if units and crontabs cannot hold it."""
-    if not word.isprintable():  # nor are lone surrogates, which stand for bytes that are not UTF-8
+    if not word.isprintable():  # nor are lone surrogates, which represent bytes that are not UTF-8
         why = f"{word!r} has a control character or is not UTF-8 text"
         step = "Move it to a folder with a plain name"
         raise ConfigurationError("A unit or a crontab cannot contain this path", why=why, next_step=step)
@@ -140,7 +140,7 @@ WantedBy=timers.target
 
 
 def crontab_line(installation: NightlyTimer) -> str:
-    """Return a line of a crontab; cron has no random delay, so each workspace gets a fixed delay of its own."""
+    """Return a line of a crontab; cron has no random delay, so each workspace gets its own fixed delay."""
     minutes = int(installation.delay_s // 60)
     offset = int(installation.name.rpartition("-")[2], 16) % (minutes + 1)
     at = datetime.combine(datetime.min, installation.at) + timedelta(days=1, minutes=offset)

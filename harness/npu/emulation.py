@@ -30,7 +30,7 @@ LAYERS_DRAWN = 25
 class Emulation:
     """A network run on one core of the emulated NPU.
 
-    `cycles` and `latency_s` are the time of the device alone, without the overhead of a host. `max_rel_error` is the
+    `cycles` and `latency_s` are the time of the device, without the overhead of a host. `max_rel_error` is the
     largest difference of an output from ONNX Runtime's, None where no values were computed. `fields` holds all that
     `harness npu run --json` prints.
     """
@@ -75,7 +75,7 @@ def emulate(
 
     `preset` names a built-in machine (default edge), `machine` is the path of your own. With `values=False` only the
     time is computed. `note` receives the reason where a machine computes no values, and a line if a part of the network
-    is left out. Raises InputError if the machine cannot run the network.
+    is skipped. Raises InputError if the machine cannot run the network.
     """
     references = model_references(model)
     if len(references) != 1:

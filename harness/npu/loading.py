@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from onnx import load_model_from_string
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
+from device_agents.emulated_npu.reports.dft_counters import DftCounters, dft_counters
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_input
 from harness.network.assemble import AssembledModel, assemble_network
@@ -44,6 +48,37 @@ class CompiledModel:
         """The ONNX operators of each hardware layer, joined by +; the machine's function for a layer without a node."""
         return tuple(map(self.model.operators_of, self.compiled.graph.layers))
 
+    @property
+    def onnx_nodes(self) -> int:
+        """The nodes of the network."""
+        return self.compiled.graph.node_count + self.model.free_nodes
+
+    @property
+    def free_nodes(self) -> int:
+        """The nodes that take no time."""
+        return len(self.compiled.graph.free_nodes) + self.model.free_nodes
+
+    @property
+    def passes(self) -> int:
+        """The passes of all chains."""
+        return sum(plan.passes for plan in self.compiled.plans)
+
+    @property
+    def predicted_s(self) -> float:
+        """The time that the compiler predicts."""
+        return sum(decision.chosen.predicted_ps for decision in self.compiled.decisions) / PS_PER_S
+
+    @cached_property
+    def by_dft(self) -> tuple[DftCounters, ...]:
+        """The convolutions that are computed by DFT."""
+        return dft_counters(self.compiled) if self.compiled.graph.dft else ()
+
+    @property
+    def stayed_direct(self) -> tuple[DirectConvolution, ...]:
+        """The convolutions that cannot be computed by DFT although it is forced, with the reason."""
+        is_forced = self.compiled.options.conv_algorithm == "odd-dft"
+        return direct_convolutions(self.compiled.graph) if is_forced else ()
+
 
 @dataclass(frozen=True)
 class LoadedProgram:
@@ -71,7 +106,7 @@ def load(
 ) -> LoadedProgram:
     """Compile a network, or read a program file together with its machine; `tables` are activations NAME=FILE.csv.
 
-    `note` receives a line if a part of the network is left out.
+    `note` receives a line if a part of the network is skipped.
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
@@ -106,7 +141,7 @@ def load_network(
 
 
 def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = lambda _: None) -> NetworkModel:
-    """Read a network; raises as `load_networks`. `note` receives a line if a part of it is left out."""
+    """Read a network; raises as `load_networks`. `note` receives a line if a part of it is skipped."""
     (network,) = load_networks([reference], dims, note)
     allow_for_size(network.stored_bytes)
     return network_model(network, dims)
@@ -181,7 +216,7 @@ def is_program(reference: str) -> bool:
 
 
 def read_program(path: Path) -> Program:
-    """Read a program file; raises InputError if it cannot be read or is no sound program."""
+    """Read a program file; raises InputError if it cannot be read or is not a valid program."""
     content = read_input(path, _MAX_PROGRAM_BYTES, _NAME_A_FILE)
     with errors_of_user():
         return Program.from_bytes(content)

@@ -1,6 +1,6 @@
 """Memory images: the constants of a compiled network as its loader places them in DDR, from byte 0.
 
-A program file has no weights. With an image it computes values, also after it was edited.
+A program file has no weights. With an image its outputs can be computed, even after it was edited.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class MachineChoice:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The results of a run on one core beside its time."""
+    """The results of a run on one core in addition to its time."""
 
     values: bool = option(True, _NO_VALUES)
     marginal: bool = option(False, "Add each layer's marginal latency: how much faster the run is without it.")

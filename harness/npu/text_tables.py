@@ -21,10 +21,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Lines of text, each behind a label."""
+    """Lines of text, each after a label."""
 
     lines: Sequence[tuple[str, str]]
 
 
 Part = Table | Facts | str
-"""A part of a text report; a str is a line of its own."""
+"""A part of a text report; a str is a separate line."""

@@ -46,8 +46,8 @@ _END, _LEAST_BETWEEN = 1e-6, 0.02
 class ValueCheck:
     """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value.
 
-    `compared` are the compared tensors: the outputs and, where an output is saturated, as behind a softmax with one
-    winner, the tensors in front of the saturating operators.
+    `compared` are the compared tensors: the outputs and, if an output is saturated, as after a softmax with one
+    dominant class, the inputs of the saturating operators.
     """
 
     functional_s: float
@@ -132,7 +132,7 @@ def _is_saturated(values: Array) -> bool:
 
 
 def _in_front(model: NetworkModel, outputs: Sequence[str]) -> tuple[str, ...]:
-    """Return the tensors that are read by the saturating operators in front of some outputs."""
+    """Return the tensors that are read by the saturating operators before some outputs."""
     graph = onnx.load_model_from_string(model.content).graph
     writers = {name: node for node in graph.node for name in node.output}
     found: dict[str, None] = {}

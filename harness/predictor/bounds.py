@@ -78,7 +78,7 @@ class Bounds:
         return np.asarray(np.maximum(arrays.moved_bytes * self.byte_s, work * rates))
 
     def of(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
-        """Return the least and the greatest latency of each layer, in seconds; 0 and infinity where nothing is known.
+        """Return the lowest and the highest latency of each layer, in seconds; 0 and infinity where nothing is known.
 
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
@@ -160,7 +160,7 @@ def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, In
 
 
 def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> float:
-    """Return the most seconds per byte of weights among the larger half of layers that mostly read weights."""
+    """Return the maximum seconds per byte of weights among the larger half of layers that mostly read weights."""
     own = np.flatnonzero(moving & (arrays.weight_bytes > 0.5 * arrays.moved_bytes))
     if not len(own):
         return 0.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 MAX_BYTES = 1 << 27
-"""A predictor that learnt from the most entries of a table has half of it."""
+"""A predictor trained on the maximum number of entries of a table has half of it."""
 MAX_DEPTH = 2000
 """Branches from a root to a leaf: one for each operator, and those of a tree. ONNX Runtime ends at about 10,000."""
 _MAX_METADATA = 1 << 24
@@ -44,7 +44,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _INTS_TAG = _ATTRIBUTE_INTS << 3
 _ZERO, _ZERO_FLOAT = np.zeros(1, np.int64), np.zeros(1, np.float32)
 _NO_TREES = EnsembleArrays(_ZERO, _ZERO, _ZERO_FLOAT, *(_ZERO,) * 5, _ZERO_FLOAT)
-"""What stands for all trees where the rest of two models is compared."""
+"""The placeholder for all trees when the rest of two models is compared."""
 
 
 def check_model(content: bytes) -> None:
@@ -86,7 +86,7 @@ def _small_bytes(message: memoryview, kind: str) -> int:
 def _fields(message: memoryview, *, passing_ints: bool = False) -> Iterator[tuple[int, memoryview]]:
     """Yield number and content of at most `_MAX_FIELDS` fields; `passing_ints` does not count an attribute's integers.
 
-    Raises ValueError for more fields, and for bytes that are no message.
+    Raises ValueError for more fields, and for bytes that are not a message.
     """
     at = count = 0
     while at < len(message):

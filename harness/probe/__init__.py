@@ -2,7 +2,7 @@
 
 ::
 
-    layers of a network -> probe_plan.plan_probes -> probes of each layer: alone, in context, without it, in stacks
+    layers of a network -> probe_plan.plan_probes -> probes of each layer: by itself, in context, without it, in stacks
     sizes               -> calibration            -> null probes, from which the overhead is fitted
     chains of a device  -> chain_plan             -> windows of neighbouring layers
 """

@@ -1,4 +1,4 @@
-"""Auxiliary layers: operators behind a layer that use its result and return little of it (S1.1).
+"""Auxiliary layers: operators after a layer that use its result and return little of it (S1.1).
 
 `AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
@@ -33,7 +33,7 @@ _ZERO_POINT = {"int8": 101, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (signed_pairs)."""
 
 Layout = Literal["outside", "plain", "private", "unread"]
-"""How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own.
+"""How a device keeps a tensor: as the host passed it in, in the plain layout, or in the device's own layout.
 
 `unread` is a tensor that the host passed in and of which one element is read, so that it is never reordered.
 """
@@ -45,10 +45,10 @@ StridedOperator = Callable[["ModelBuilder", str, tuple[int, ...]], tuple[str, Ov
 class AuxiliaryLayer:
     """How to build one kind of auxiliary layer, and what it is for.
 
-    `operator` appends the layer behind a float32 tensor of rank `least_rank` to 5 and returns its result and terms.
+    `operator` appends the layer to a float32 tensor of rank `least_rank` to 5 and returns its result and terms.
     `strided`, if the kind has one, returns one value per given number of elements along each spatial axis; null probes
-    use it to vary their output size. `device_memory` marks kinds for devices with a memory of their own, which run
-    beside the host: results are stored in that memory before the host reads them.
+    use it to vary their output size. `device_memory` marks kinds for devices with their own memory, which run in
+    parallel with the host: results are stored in that memory before the host reads them.
     """
 
     help: str
@@ -169,14 +169,14 @@ def chosen_kind(choice: AuxiliaryChoice | None) -> AuxiliaryKind | None:
 
 
 def auxiliary_for(clock: str) -> AuxiliaryKind:
-    """Return the first kind for a device of this clock; a device with a clock of its own has its own memory."""
+    """Return the first kind for a device of this clock; a device with its own clock has its own memory."""
     return next(kind for kind in AuxiliaryKind if kind.layer.device_memory == (clock == "device"))
 
 
 def attach(
     builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside"
 ) -> tuple[str, OverheadTerms]:
-    """Append an auxiliary layer behind a tensor; return its result and what it adds to the overhead terms."""
+    """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
         if builder.opset >= _INTEGER_POOLING:
@@ -192,7 +192,7 @@ def attach(
 def attach_all(
     builder: ModelBuilder, tensors: Iterable[tuple[str, Layout]], kind: AuxiliaryKind
 ) -> tuple[list[str], OverheadTerms]:
-    """Append an auxiliary layer behind each tensor; return the results and the sum of the terms."""
+    """Append an auxiliary layer to each tensor; return the results and the sum of the terms."""
     attached = [attach(builder, tensor, kind, layout) for tensor, layout in tensors]
     return [result for result, _ in attached], sum((terms for _, terms in attached), NO_TERMS)
 

@@ -3,7 +3,7 @@
 The latency of a layer on a processor depends on the state of the caches: if it runs twice in a row, its weights are
 cached; in a network, other layers have evicted some of them. Visits imitate the network. The footprint of a batch, the
 bytes that one round of it touches, is made equal to that of the network. If a network's probes touch less, further
-copies of probes that stand for several layers are loaded; if they touch more, the network is divided into several
+copies of probes that represent several layers are loaded; if they touch more, the network is divided into several
 batches. A network that fits into the cache of a core finds all its data in the cache.
 """
 
@@ -34,9 +34,9 @@ _COPY = "."
 
 @dataclass(frozen=True)
 class Batch:
-    """Loads that are visited together, with `runs` timed runs in each visit, behind `untimed` ones of a warm visit.
+    """Loads that are visited together, with `runs` timed runs in each visit, after `untimed` ones of a warm visit.
 
-    A load is the id of a probe, or `id.N` for its N-th copy, which has weights of its own.
+    A load is the id of a probe, or `id.N` for its N-th copy, which has its own weights.
     """
 
     loads: tuple[str, ...]

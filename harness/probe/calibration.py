@@ -5,7 +5,7 @@ a cannot be separated from the auxiliary layer's own cost. So pooling has severa
 input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
 Several of it side by side have further inputs, and stacks that return each result have further outputs.
 
-A device with a memory of its own first stores its results there, and that time would be counted as b. Stacks of
+A device with its own memory first stores its results there, and that time would be counted as b. Stacks of
 convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.
 Each load and store also waits for that memory, which would be counted as c, so some probes have several of them.
 """
@@ -34,7 +34,7 @@ device stores one part while it computes the next. The input has one channel bec
 BUSY_ROWS = (64, 128, BUSY_EDGE)
 """Nothing hides the store of the last part, which is the same for few rows and for many: only b grows with the rows."""
 BUSY_STRIDES = ((1, 2), (16, 8))
-"""Of the window whose result is returned or not, and of the one behind it. A device may leave out a window of one."""
+"""Of the window whose result is returned or not, and of the one after it. A device may skip a window of one."""
 _OPSET = 13
 
 
@@ -88,7 +88,7 @@ def _finish(
 def _null(
     what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind, returned: int = 1
 ) -> Probe:
-    """Return a probe of auxiliary layers behind each other, one for each stride, with the last results `returned`."""
+    """Return a probe of auxiliary layers after each other, one for each stride, with the last results `returned`."""
     builder, picture = ModelBuilder(_OPSET), _picture(edge, channels)
     results, terms = [builder.input(picture)], OverheadTerms()
     for stride in strides:
@@ -122,7 +122,7 @@ def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:
 
 
 def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
-    """Return a probe whose input lacks the leading dimension, which is inserted in front of the auxiliary layer."""
+    """Return a probe whose input lacks the leading dimension, which is inserted before the auxiliary layer."""
     builder = ModelBuilder(_OPSET)
     picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
     result, terms = _gather(builder, picture, auxiliary)
@@ -133,7 +133,7 @@ def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
 def _busy(rows: int, returned: bool, auxiliary: AuxiliaryKind) -> Probe:
     """Return a probe of consecutive convolutions and windows that read all of their result and return little of it.
 
-    Its loads and stores are hidden behind the computation, which is the same if it also returns the result.
+    The computation hides its loads and stores, and is the same if it also returns the result.
     """
     builder = ModelBuilder(_OPSET)
     tensor = builder.input(TensorType("float32", (1, BUSY_CHANNELS[0], rows, BUSY_EDGE)))

@@ -27,7 +27,7 @@ CHECKED, MOST_CHECKED = 3, 8
 FEWEST_TILES = 3
 """The least number of long windows that tile a network: one across two of them is then not all of it."""
 WIDER = ((0, 1), (1, 0), (1, 1))
-"""Numbers of further chains in windows of pairs, in front and behind, that journals of earlier versions hold."""
+"""Numbers of further chains in windows of pairs, before and after, that journals of earlier versions have."""
 Ask = Callable[[Probe], RuntimeGraph | None]
 Prepare = Callable[[Sequence[Probe]], None]
 _Group = Sequence[int]
@@ -38,7 +38,7 @@ Chains = frozenset[frozenset[int]]
 class ChainedLayer:
     """What a layer reads from other chains, writes for them, and computes, in bytes.
 
-    `follows` is whether it reads a result of the layer in front of it in the network's order, also in another chain.
+    `follows` is whether it reads a result of the layer before it in the network's order, even in another chain.
     """
 
     read_bytes: int
@@ -58,7 +58,7 @@ class ChainProbes:
     groups from this one on; such windows tile the network, or two that overlap by a pair hold it. `across` reaches from
     this group to the end of the next such window. What these windows take beyond everything else in them is charged to
     all of their chains, and shows how well sums hold. `wider` is the number of further groups in the window `meeting`,
-    in front of this group and behind the next one; plans of today have none.
+    before this group and after the next one; plans of today have none.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -240,7 +240,7 @@ def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> l
 
 
 def _ordered(chained: Chained, groups: Sequence[Sequence[int]]) -> list[tuple[ChainedLayer, ...]]:
-    """Return for each group the sizes of its layers, and whether each reads the result of the one in front of it."""
+    """Return for each group the sizes of its layers, and whether each reads the result of the one before it."""
     order = list(itertools.chain(*groups))
     in_front = dict(zip(order[1:], order, strict=False))
     return [

@@ -1,11 +1,11 @@
 """Windows: neighbouring layers of a network, with the borders that the device gives them inside the network.
 
 A device with on-chip memory runs chains of layers that exchange data there, and keeps the data between two chains in
-its external memory. The borders of a window that is sent alone are elsewhere: a model's inputs and outputs move from
-and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index from outside reads
-only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer and a Gather in
-front of a window, and a Gather behind it, put its borders into external memory; one inside would divide the window's
-own chains. Layers that take no time on the device are no borders: they belong to their readers.
+its external memory. The borders of a window that is sent by itself are elsewhere: a model's inputs and outputs move
+from and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index from outside
+reads only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer and a Gather
+in front of a window, and a Gather after it, put its borders into external memory; one inside would divide the window's
+own chains. Layers that take no time on the device are not borders: they belong to their readers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def window_probes(
 
     The probe has producers of the inputs, the layers, and Gathers on inputs and results. `members` are the places of
     the layers. `views` are the places of layers that take no time on the device; views that members read belong to the
-    window. The Gathers behind it read one slice of each result, as little as the start of the next chain, and their
+    window. The Gathers after it read one slice of each result, as little as the start of the next chain, and their
     time stays in the window.
     """
     held = _with_views(layers, members, views)

@@ -1,6 +1,6 @@
 """Windows of neighbouring layers, for networks of many small layers on processors.
 
-A layer of a microsecond costs more in a probe of its own than in a network: there its code, and what the runtime keeps
+A layer of a microsecond costs more in its own probe than in a network: there its code, and what the runtime keeps
 of it, are in the caches because its neighbours use the same. Windows of a dozen neighbours keep that. They tile the
 network, and each is at most a third of it, so that a network is still the sum of parts.
 

@@ -15,7 +15,7 @@ class OverheadTerms:
     of a fixed small cost: a cast of one element, a reshape, an inserted dimension. `further_inputs` and
     `further_outputs` count the tensors that a run takes and returns beyond one of each, which c contains.
 
-    A device with a memory of its own also moves data between that memory and its core, which belongs neither to a nor
+    A device with its own memory also moves data between that memory and its core, which belongs neither to a nor
     to b. `loaded_bytes` and `stored_bytes` are what a probe loads and stores while no computation hides it. `accesses`
     counts the loads and stores among them, each of which waits for the memory. `stacks` counts the calibration stacks
     that hide it, `stacked_rows` their rows. `last_bytes` is what they store of one row; the store after the last

@@ -23,10 +23,10 @@ Role = LayerRole | Literal["window", "window-null", "calibration", "pair", "refe
 """The purpose of a probe:
 
 - `layer`: a layer and an auxiliary layer (S1.1);
-- `auxiliary`: the auxiliary layer alone on the layer's output (S1.7);
+- `auxiliary`: only the auxiliary layer, on the layer's output (S1.7);
 - `context`: producers, a layer and an auxiliary layer; `null`: the same without the layer;
 - `stack`: a producer, copies of a layer and an auxiliary layer;
-- `single`: a layer alone;
+- `single`: only a layer;
 - `window`: neighbouring layers and what puts their inputs in place; `window-null`: the same without the layers;
 - `calibration`: a null probe for the overhead regression;
 - `pair`: one of the probes that show whether two neighbours are fused;
@@ -71,7 +71,7 @@ def finish(
 
 
 def visited_warm(probe: Probe) -> Probe:
-    """Return the probe under an id of its own: its samples must not mix with those of the same probe in a pool."""
+    """Return the probe under a different id: its samples must not mix with those of the same probe in a pool."""
     return replace(probe, id=hashlib.sha256(f"warm {probe.id}".encode()).hexdigest()[:16])
 
 
@@ -138,7 +138,7 @@ def null_probe(
     bounds: Sequence[int | None] | None = None,
     layouts: Sequence[Layout] | None = None,
 ) -> Probe:
-    """Return a probe as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
+    """Return a probe as `layer_probe` without the layer: an auxiliary layer after every producer or input."""
     builder = ModelBuilder(opset)
     limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
     given = zip(kinds, producers, limits, kept, strict=True)
@@ -149,7 +149,7 @@ def null_probe(
 
 
 def single_probe(network: Network, layer: Layer) -> Probe:
-    """Return a probe of a layer alone, as layers are timed without the method of auxiliary layers."""
+    """Return a probe of only a layer, as layers are timed without the method of auxiliary layers."""
     builder = ModelBuilder(network.opset)
     bound = {name: produce_as("outside", builder, network, name) for name in layer.graph.inputs}
     names = builder.subgraph(network, layer.graph.nodes, bound)

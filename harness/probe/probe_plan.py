@@ -50,7 +50,7 @@ class CutNetwork:
         return "private" if tensor in self.blocked else "plain"
 
     def layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
-        """Return the layout in which an auxiliary layer in front of the network's layers finds a tensor.
+        """Return the layout in which an auxiliary layer before the network's layers finds a tensor.
 
         An input of the network is not reordered there: only a layer that reads it may do that.
         """
@@ -114,7 +114,7 @@ class ProbePlan:
 
 
 def plan_alone(probe: Probe, runs: int) -> ProbePlan:
-    """Return the plan of a probe that is visited alone, with so many runs each time."""
+    """Return the plan of a single probe, with so many runs in each visit."""
     batch = Batch((probe.id,), "warm", runs)
     return ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
 
@@ -195,7 +195,7 @@ def _tilings(cut: CutNetwork) -> Iterator[list[tuple[Probe, ...]]]:
 
 
 def _hot(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches with several timed runs in a visit: one run behind other probes does not refill the caches."""
+    """Yield the batches with several timed runs in a visit: one run after other probes does not refill the caches."""
     return (replace(batch, runs=HOT_RUNS) for batch in batches)
 
 
@@ -210,7 +210,7 @@ def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
 
 @dataclass
 class _NetworkPlan:
-    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks.
+    """One network's probes: those in context with the number of times that the layer occurs, single layers, stacks.
 
     Those in context are visited warm if the network is.
     """

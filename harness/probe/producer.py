@@ -1,4 +1,4 @@
-"""Producers: cheap layers in front of a layer that give it the surroundings it has inside a network.
+"""Producers: cheap layers before a layer, so that its inputs arrive as they do inside a network.
 
 The data of a graph input is in the runtime's plain layout. Inside a network a layer reads data that a neighbour has
 just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
@@ -7,7 +7,7 @@ operator can be fused into it. For a picture of 8-bit integers it is a quantised
 for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
 of both signs, for layers that branch on the sign of each value.
 
-A device with a memory of its own loads the input of a producer while the layer computes, so that a large input hides
+A device with its own memory loads the input of a producer while the layer computes, so that a large input hides
 the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.
 Inputs of the network stay inputs of the probe.
 """
@@ -50,7 +50,7 @@ def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = 
 
 
 def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
-    """Return the producer of such a tensor on a device with a memory of its own."""
+    """Return the producer of such a tensor on a device with its own memory."""
     if producer == "convolution":
         return "narrow convolution"
     return "sum" if producer == "abs" and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
@@ -62,7 +62,7 @@ def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, 
 
 
 def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bound: int | None = None) -> str:
-    """Append a producer with an input of its own; return the tensor that it writes."""
+    """Append a producer with its own input; return the tensor that it writes."""
     if producer == "outside":
         return builder.input(kind, bound)
     if producer == "sum":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.files import write_whole
-from harness.lut.diff import compare
+from harness.lut.layer_diff import compare
 from harness.report.figures import NetworkPoint
 from harness.report.figures import compare as compare_figure
 from harness.report.html import page

@@ -66,7 +66,7 @@ def write_report(
 ) -> None:
     """Write the report of a table and of the networks estimated from it, with measurements if `validation` is given.
 
-    All measured networks have an estimate. `source` adds the command, the graphs and the samples behind the figures.
+    All measured networks have an estimate. `source` adds the command, the graphs and the samples of the figures.
     The file appears whole or not at all. Raises ConfigurationError if it cannot be written.
     """
     write_whole(path, render(table, estimates, validation, source).encode("utf-8"))
@@ -161,7 +161,7 @@ def _date(created: str) -> str:
 
 
 def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> tuple[str, ...]:
-    """Return the commands that measure anew and estimate again; names that a shell would interpret are replaced."""
+    """Return the commands that measure and estimate again; names that a shell would interpret are replaced."""
     from harness.device.variant import Variant
     from harness.network.model_references import BUILTIN_NAMES
 

@@ -91,7 +91,7 @@ def line_plot(series: Sequence[PlotSeries], x: PlotAxis, y: PlotAxis) -> str:
 
 
 def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[float, str]) -> list[GlyphRenderer[Any]]:
-    """Draw the line, the points and the mark of a series; return what its legend entry stands for."""
+    """Draw the line, the points and the mark of a series; return the item for its legend entry."""
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
     xs = [at for at, _ in series.points]

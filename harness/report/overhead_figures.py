@@ -1,4 +1,4 @@
-"""Figures of the samples behind a table: the fitted plane, its residuals, and the drift of the reference probe."""
+"""Figures of the samples of a table: the fitted plane, its residuals, and the drift of the reference probe."""
 
 from __future__ import annotations
 

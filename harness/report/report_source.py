@@ -1,4 +1,4 @@
-"""What stands behind a report: the command that wrote it, its networks, and the samples of its table."""
+"""The sources of a report: the command that wrote it, its networks, and the samples of its table."""
 
 from __future__ import annotations
 

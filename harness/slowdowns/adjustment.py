@@ -36,7 +36,7 @@ _TUKEY = 4.685
 _REWEIGHTINGS = 12
 _MEDIAN_EFFICIENCY = 1.2533
 _LARGEST_ERROR = 5.0
-"""Layers count for the device up to this error of their change, as a multiple of the median error."""
+"""Layers are used to find the change of the device up to this error, as a multiple of the median error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,8 @@ def _columns(terms: Sequence[OverheadTerms], is_null: Any, host: HostShare) -> F
 def _device_change(batches: Sequence[_Batch]) -> tuple[float, float]:
     """Return the median relative slow-down over the layers, with its standard error; zeros for too few layers.
 
-    Layers with large errors are left out. The others count alike, so that a few large ones cannot outweigh the rest.
+    Layers with large errors are excluded. The others have equal weights, so that a few large ones cannot outweigh the
+    rest.
     """
     slower, error = np.concatenate([np.zeros((2, 0)), *(batch.layer_changes() for batch in batches)], axis=1)
     if len(slower) < FEWEST_LAYERS:

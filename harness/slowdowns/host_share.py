@@ -1,4 +1,4 @@
-"""The host's share of a probe, accurate to some percent, for a watched probe's time beside its layer.
+"""The host's share of a probe, accurate to a few percent: the part of a watched probe's time outside its layer.
 
 `harness.latency.overhead` has more columns and needs the null probes of a whole campaign. The columns are one run,
 input, output, and the bytes that null probes load into the device's own memory; null probes that slice their input
@@ -46,7 +46,7 @@ def is_host_probe(role: Role, terms: OverheadTerms) -> bool:
 def fit_host(totals_s: Mapping[str, float], terms: Mapping[str, OverheadTerms]) -> HostShare:
     """Fit the host's share to the totals of host probes; with too few of them the smallest total is that of a run.
 
-    Sliced probes count if loaded bytes differ from input bytes.
+    Sliced probes are included if loaded bytes differ from input bytes.
     """
     plain = [probe for probe in totals_s if not terms[probe].slices]
     for used, columns in ((list(totals_s), 4), (plain, 3)):

@@ -32,7 +32,7 @@ class SubjectProbe:
 
 @dataclass(frozen=True)
 class Nights:
-    """The nights of a comparison, tonight last, with their adjusted samples beside the reference."""
+    """The nights of a comparison, tonight last, with their adjusted samples and the reference."""
 
     series: Sequence[WatchSeries]
     adjusted: Sequence[AdjustedNight]
@@ -46,7 +46,7 @@ class Nights:
 
 
 def common_subjects(nights: Nights) -> list[SubjectProbe]:
-    """Return tonight's layers and networks that an earlier night has, too."""
+    """Return tonight's layers and networks that an earlier night also has."""
     found = []
     for subject, probe, unit_s in _watched_subjects(nights.series[-1], nights.reference):
         having = tuple(at for at, night in enumerate(nights.adjusted) if probe in night.samples)

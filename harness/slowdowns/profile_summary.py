@@ -51,7 +51,7 @@ class ProfileSummary:
 
     @functools.cached_property
     def alone_s(self) -> Mapping[Place, float]:
-        """The latency of each layer alone, which for some is far higher than within their context.
+        """The latency of each layer without its context, which for some is far higher than within it.
 
         In a network, where the memories are full, a layer may behave like either.
         """

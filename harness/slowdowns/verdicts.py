@@ -75,8 +75,8 @@ class TrackVerdict:
 def decide(track: Track, each: float) -> TrackVerdict:
     """Compare tonight with the nights of the level before it; levels differ at the significance `each`.
 
-    A last night that is alone at its level is either one slow night or the first of a step. Tonight is compared with
-    the level before it, and decides which.
+    A last night that is the only one at its level is either one slow night or the first of a step. Tonight is compared
+    with the level before it, and decides which.
     """
     found = levels(track.deviation_s[:-1], track.error_s[:-1], each, track.freedom)
     base, alone = found[-1], None

@@ -1,9 +1,9 @@
 """The plan of a watch campaign: the probes that best detect a slower layer, run often enough to detect it.
 
-Each layer with a noticeable part of a network's latency has a probe of its own: the layer within its context, or a
-stack of copies, whichever needs less device time. A layer that is far slower alone than within its context is watched
-alone as well: in a network, whose memories are full, it may behave like either. The campaign also holds the null probes
-that are subtracted from these, null probes of various sizes, and the whole networks.
+Each layer with a noticeable part of a network's latency has its own probe: the layer within its context, or a stack of
+copies, whichever needs less device time. A layer that is far slower without its context is also watched without it: in
+a network, whose memories are full, it may behave like either. The campaign also contains the null probes that are
+subtracted from these, null probes of various sizes, and the whole networks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.slowdowns.watch_series import WatchingProbe, WatchSeries, layer_sub
 SHOWN = 0.02
 """The relative change of a layer for which runs are planned."""
 SHARE = 0.01
-"""Layers with at least this part of a network's latency are watched; all occurrences of a layer count together."""
+"""Layers with at least this part of a network's latency are watched; all occurrences of a layer are added up."""
 _MARGIN = 0.6
 """Layers are watched from this multiple of SHARE on, because a dozen runs determine their latency no better."""
 ROUNDS = 24
@@ -37,7 +37,7 @@ _FEWEST_A_VISIT, _MOST_A_VISIT = 2, 8
 _MOST_COPIES = 12
 _MOST_RUNS = ROUNDS * _MOST_A_VISIT * _MOST_COPIES
 _WORTH = 2.0
-"""Extra layers are watched if they need at most this multiple of the most runs possible."""
+"""Extra layers are watched if they need at most this multiple of the maximum number of runs."""
 _NULLS = 9
 _COMMON_RUNS = 8
 """Runs of all probes together, as a multiple of the runs of the most frequent probe."""
@@ -145,11 +145,11 @@ def _choices(
 ) -> list[_Choice]:
     """Choose a probe for each layer with a noticeable share of a network or with a probe `held` from the night before.
 
-    A layer that is far slower alone than within its context is watched in both ways.
+    A layer that is far slower without its context is watched in both ways.
     """
     weights = [profile.weights(network, whole) for whole, network in wholes]
     targets: list[_Target] = []
-    alone: dict[WatchingProbe, _Target] = {}  # alone a layer is the same in all contexts: it is watched under the first
+    alone: dict[WatchingProbe, _Target] = {}  # a layer without context is watched once, under its first name
     hidden: set[WatchingProbe] = set()
     for layer in profile.plan.layers:
         place, (within, (by_itself,)) = place_of(layer), watching_probes(layer)

@@ -36,7 +36,7 @@ class WatchingProbe(NamedTuple):
 class WatchedLayer:
     """A layer as one probe watches it; the probe holds `copies` of it, its `baseline` none.
 
-    A layer that is watched both within its context and alone has two of these, with two subjects.
+    A layer that is watched both with and without its context has two of these, with two subjects.
     """
 
     subject: Subject
@@ -120,7 +120,7 @@ def _seconds(samples: Any, clock: str) -> Floats:
 
 
 def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[WatchingProbe]]:
-    """Return the probes that can watch a layer: those within its context, and the one that holds it alone."""
+    """Return the probes that can watch a layer: those within its context, and the one without."""
     stacks = zip(layer.stacks, STACK_COPIES, strict=False)
     within = [WatchingProbe(layer.in_context, layer.null, 1)]
     within += [WatchingProbe(stack, layer.null, copies) for stack, copies in stacks]
@@ -128,7 +128,7 @@ def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[Watch
 
 
 def layer_subject(layer: LayerProbes, probe: str) -> Subject:
-    """Return the subject that a probe watches: the layer within its context, or the layer alone."""
+    """Return the subject that a probe watches: the layer within its context, or without."""
     return Subject("layer", layer.name, f"{layer.op}, alone" if probe == layer.layer else layer.op, layer.networks)
 
 

@@ -22,7 +22,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.movers import (
+from harness.space.data_movement import (
     BROADCAST,
     MAP,
     ORDERS,
@@ -258,7 +258,7 @@ class JoiningBlock(_PlaneBlock):
 
 
 class PermutationBlock(Block):
-    """Tensors with their axes in another order, or flattened: maps behind their channels, matrices to two axes.
+    """Tensors with their axes in a different order, or flattened: maps after their channels, matrices to two axes.
 
     A matrix has `rows` and `columns`; heads divide the columns, a shuffle divides `rows`, its channels, by `parts`.
     """

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.network.layers import FEATURE_MAP
+from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
     INTEGER,
     LayerFeatures,
@@ -16,8 +17,7 @@ from harness.predictor.features.layer_features import (
     plane_of,
     unfolding,
 )
-from harness.predictor.features.mover_classes import class_of_mover
-from harness.space.movers import Elementwise, Mover
+from harness.space.data_movement import Elementwise, Mover
 
 NO_ACTIVATION = "none"
 _MAP_AXES = 2

@@ -106,7 +106,7 @@ class DeviceRounds:
         return [_sum_s(parts) for parts in own]
 
     def measure_networks(self, models: tuple[str, ...], *, to_start: bool) -> None:
-        """Measure networks as one more campaign, with what is left of the budget; a complete one is not repeated."""
+        """Measure networks as one more campaign, with the rest of the budget; a complete one is not repeated."""
         request, left_s = self.request, self._left_s
         if left_s <= 0 or not to_start:
             why = f"The layers took {self.device_s:.1f} s of device time; nothing is left for the networks of the space"

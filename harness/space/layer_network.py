@@ -1,4 +1,4 @@
-"""Configurations as one network that a device can run, each layer between neighbours of its own."""
+"""Configurations as one network that a device can run, each layer between its own neighbours."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
+from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
 from harness.space.layer_parts import IntegerParts, LayerParts, mover_nodes
-from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
 _ON_ROWS = (Permutation, Product, Rowwise)
-"""Layers whose tensors of four axes are no maps of convolutions, as the heads of attention."""
+"""Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
@@ -37,7 +37,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
-    layers on integers compute on integers, too. Two neighbours read what only moves elements, and the source of a
+    layers on integers also compute on integers. Two neighbours read what only moves elements, and the source of a
     Transpose, Reshape or Slice: some devices fuse it with its only reader, or its writer if that has no other.
     """
     parts = LayerParts()
@@ -70,7 +70,7 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     """Return the layers of a cut network that form each configuration, by its index.
 
-    A configuration that the device fuses with a neighbour, even in part, is left out.
+    A configuration that the device fuses with a neighbour, even in part, is omitted.
     """
     found: dict[int, list[Layer]] = {}
     mixed: set[int] = set()

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from harness.network.zoo.network_parts import NetworkParts
-from harness.space.movers import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
 _LRN_CHANNELS = 5
@@ -49,18 +49,18 @@ class LayerParts(NetworkParts):
 
 
 class IntegerParts(LayerParts):
-    """Parts whose layers pass unsigned bytes: a QuantizeLinear is behind each, and DequantizeLinears in front."""
+    """Parts whose layers pass unsigned bytes: a QuantizeLinear follows each, and DequantizeLinears precede it."""
 
     def stored(self, name: str, tensor: str) -> str:
-        """Add a QuantizeLinear behind a layer."""
+        """Add a QuantizeLinear after a layer."""
         return self._converted("QuantizeLinear", name, tensor)
 
     def taken(self, name: str, tensor: str) -> str:
-        """Add a DequantizeLinear in front of a layer."""
+        """Add a DequantizeLinear before a layer."""
         return self._converted("DequantizeLinear", name, tensor)
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
-        """Add a weight of integers, a bias if it has one axis, and the DequantizeLinear in front of its reader."""
+        """Add a weight of integers, a bias if it has one axis, and the DequantizeLinear before its reader."""
         bits, kind = (TensorProto.INT8, np.int8) if len(shape) > 1 else (TensorProto.INT32, np.int32)
         zero = self.numbers(f"{name}.zero", 0, kind)
         scale = self.scalar(f"{name}.scale", _SCALE if len(shape) > 1 else _SCALE**2)
@@ -68,7 +68,7 @@ class IntegerParts(LayerParts):
         return self.node("DequantizeLinear", f"{name}.read", inputs)
 
     def _converted(self, op: str, name: str, tensor: str) -> str:
-        zero = self.numbers(f"{name}.zero", 0, np.uint8)  # a Relu in front of it computes nothing more
+        zero = self.numbers(f"{name}.zero", 0, np.uint8)  # a Relu before it has no further effect
         return self.node(op, name, [tensor, self.scalar(f"{name}.scale", _SCALE), zero])
 
 

@@ -23,7 +23,7 @@ _SEEDS = 1 << 32
 """scikit-learn accepts seeds below this."""
 
 
-class Described(Hashable, Protocol):
+class CandidateLayer(Hashable, Protocol):
     """A layer that can be measured and predicted."""
 
     @property
@@ -31,14 +31,14 @@ class Described(Hashable, Protocol):
         """Return the predictor's features."""
 
 
-Layer = TypeVar("Layer", bound=Described)
-Described_co = TypeVar("Described_co", bound=Described, covariant=True)
+Layer = TypeVar("Layer", bound=CandidateLayer)
+CandidateLayer_co = TypeVar("CandidateLayer_co", bound=CandidateLayer, covariant=True)
 
 
-class Source(Protocol[Described_co]):
+class LayerPool(Protocol[CandidateLayer_co]):
     """A set of layers to draw from."""
 
-    def spread(self, count: int, seed: int) -> Sequence[Described_co]:
+    def spread(self, count: int, seed: int) -> Sequence[CandidateLayer_co]:
         """Return up to `count` different layers that cover everything evenly, those of each kind in turn."""
 
 
@@ -56,7 +56,7 @@ is too small."""
 
 
 def explore(
-    source: Source[Layer],
+    source: LayerPool[Layer],
     measure: Measure[Layer],
     *,
     count: int = SPACE_COUNT,
@@ -97,7 +97,7 @@ def explore(
     return SpaceResult(tuple(results), len(samples), "count" if len(order) >= count else "exhausted")
 
 
-def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> list[TrainingExample]:
+def _samples(layers: Sequence[CandidateLayer], latencies: Sequence[float | None]) -> list[TrainingExample]:
     pairs = zip(layers, latencies, strict=True)
     return [TrainingExample(layer.features, latency) for layer, latency in pairs if latency is not None]
 

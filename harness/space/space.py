@@ -35,7 +35,7 @@ class SpaceLimits(StrictModel):
 class LayerSpace(StrictModel):
     """All layers of all blocks that are within the limits.
 
-    `networks` are built-in networks to measure beside them on a device that chains layers: single layers do not show
+    `networks` are built-in networks to measure in addition on a device that chains layers: single layers do not show
     what chains save.
     """
 

@@ -39,7 +39,7 @@ class Row:
 
 
 class Column(StrictModel):
-    """A column of the file; `values` translates its cells, `empty` stands for an empty cell."""
+    """A column of the file; `values` translates its cells, `empty` is the value of an empty cell."""
 
     column: Annotated[str, Field(min_length=1, max_length=200)]
     values: dict[str, Scalar] | None = None

@@ -13,7 +13,8 @@ from harness.latency.layer_latency import RESOLUTION_SIGMAS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.learning import learn_predictor
 from harness.lut.table import IMPORT, Entry, Lut
-from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.rule_learning import ReportedGroups, learn_rules
 from harness.table_import.imported_layers import ImportedLayer, check_count
 from harness.table_import.mapping import ImportMapping, StatedOverhead
 from harness.table_import.source_file import SourceFile

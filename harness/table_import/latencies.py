@@ -21,7 +21,7 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class RowLatency:
-    """The latency of a row in seconds, its standard error, and the number of runs behind it."""
+    """The latency of a row in seconds, its standard error, and its number of runs."""
 
     latency_s: float
     stderr_s: float
@@ -29,7 +29,7 @@ class RowLatency:
 
 
 def latency_of(mapping: ImportMapping, row: Row) -> RowLatency:
-    """Return the latency of a row; raises NotMeasured, and BadRow for one that is no positive time."""
+    """Return the latency of a row; raises NotMeasured, and BadRow for one that is not a positive time."""
     if mapping.is_unmeasured(row.cells[mapping.latency.column]):
         raise NotMeasured
     latency_s = read_as(number, "latency", mapping.latency, row) * SECONDS[mapping.unit]
@@ -77,7 +77,7 @@ def _runs(mapping: ImportMapping, row: Row) -> int | None:
 
 
 def without_overhead(mapping: ImportMapping, latency: RowLatency, input_bytes: int, output_bytes: int) -> RowLatency:
-    """Subtract the stated overhead where the file's latencies include it; raises BadRow if nothing is left."""
+    """Subtract the stated overhead if the file's latencies include it; raises BadRow if the result is not positive."""
     stated = mapping.overhead
     if not stated.included:
         return latency

@@ -86,7 +86,7 @@ def spec_of(section: OperatorRows, row: Row) -> LayerSpec:
 
 
 def _in_order(op: str, layout: str, shape: Shape) -> Shape:
-    """Return a shape with the channels behind the batch, as ONNX has maps."""
+    """Return a shape with the channels after the batch, as in ONNX."""
     if layout == "NCHW" or len(shape) < (3 if op in _PLANES else 4):
         return shape
     return (shape[0], shape[-1], *shape[1:-1])

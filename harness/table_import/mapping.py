@@ -73,7 +73,7 @@ class Uncertainty(StrictModel):
 
 
 class StatedOverhead(StrictModel):
-    """What a run costs besides its layers; with `included`, it is subtracted from every layer's latency."""
+    """The overhead of a run; with `included`, it is subtracted from every layer's latency."""
 
     a_s_per_byte: _Amount = 0.0
     b_s_per_byte: _Amount = 0.0
@@ -191,7 +191,7 @@ class ImportMapping(StrictModel):
         return columns_in(self) | {name for section in self.sections for name in section.where}
 
     def is_unmeasured(self, cell: str) -> bool:
-        """Return whether a cell of the latency column stands for a layer that was not measured."""
+        """Return whether a cell of the latency column marks a layer that was not measured."""
         return any(_equal(cell.strip(), one) for one in self.not_measured)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import NetworkError
-from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, structure_of
+from harness.network.fusion.rule_learning import ReportedGroups
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
@@ -38,7 +39,7 @@ class Networks:
         name = read_as(word, "model", section.model, row)
         inside = not Path(name).is_absolute() and ".." not in Path(name).parts and name.strip()
         if not name.startswith(BUILTIN_PREFIX) and not inside:
-            raise BadRow(f"{section.model.column} is {name[:60]!r}, not a file beside the mapping")
+            raise BadRow(f"{section.model.column} is {name[:60]!r}, not a file in the folder of the mapping")
         try:
             return self._load(name, section.dims)
         except NetworkError as error:
@@ -98,7 +99,7 @@ def node_layers(
 
 
 def _nodes(network: Network, section: NodeRows, row: Row) -> frozenset[int]:
-    """Return the nodes that a row names; nodes that take no time count for nothing."""
+    """Return the nodes that a row names; nodes that take no time are ignored."""
     text = read_as(str, "nodes", section.nodes, row).strip()
     for part in section.remove:
         text = text.removeprefix(part).removesuffix(part)

@@ -14,7 +14,8 @@ import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, defs, helper, numpy_helper
 
 from harness.errors import NetworkError
-from harness.network.fusion.fusion_rules import FusionRule, pattern_of, structure_of
+from harness.network.fusion.fusion_patterns import pattern_of
+from harness.network.fusion.fusion_rules import FusionRule, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.network.reading.prepare import prepare

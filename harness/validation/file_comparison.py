@@ -2,7 +2,7 @@
 
 What is sent to a device has no weights, no names and no constant parts. If a runtime executes it differently from the
 file, every estimate is of another network, and comparing estimates with measurements cannot show it. ONNX Runtime reads
-the file anew, so the process has limits on memory and processor time; without a comparison, validation goes on.
+the file again, so the process has limits on memory and processor time; without a comparison, validation continues.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def runs_s(latency_s: float) -> float:
 
 
 def openings(network: Network) -> float:
-    """Return how many times as long as the start of a process a comparison takes, beside its runs."""
+    """Return how many times as long as the start of a process a comparison takes, in addition to its runs."""
     return 1.0 + _OPENINGS_PER_BYTE * network.constant_bytes(network.nodes)
 
 
 def compare_with_file(reference: ModelReference, network: Network, sent: AssembledModel) -> FileComparison:
-    """Run the file and what is sent for it in turn, on one thread of the host, in a process of their own.
+    """Run the file and the model sent to the device alternately, on one thread of the host, in a separate process.
 
     Symbolic dimensions of the file are set to those that are measured. For a file, the process has the memory that
     reading it may take, external data included, and a minute of processor time. The cache keeps the result for a file
@@ -99,7 +99,7 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
 
 
 def _key(reference: ModelReference, network: Network, sent: AssembledModel) -> str:
-    """Return the key of a comparison in the cache; empty where other files or an unknown program decide it, too."""
+    """Return the key of a comparison in the cache; empty if it also depends on other files or an unknown program."""
     code = cache.code_version("harness", "device_agents.backends.onnxruntime", "onnxruntime")
     content = content_of(reference)
     if not code or not content or _has_other_files(reference, network):

@@ -21,7 +21,7 @@ from harness.estimation.layer_estimates import LayerEstimate
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_lut
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.device_requests import load_request
 from harness.measure.progress import Observer, ignore
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
@@ -100,7 +100,7 @@ def trace(
     inventory = load_inventory(workspace.devices)
     chosen = [find_device(inventory, name) for name in dict.fromkeys(devices or (workspace.default_device,))]
     network = load_network(model, dims, batch)
-    patience = Patience(wait_s, observe, stop)
+    patience = BusyWait(wait_s, observe, stop)
     found = []
     for device in chosen:
         answer = _ask(variant.device(device), network, patience)
@@ -121,7 +121,7 @@ class _Answer:
     probe: Probe
 
 
-def _ask(device: Device, network: Network, patience: Patience) -> _Answer:
+def _ask(device: Device, network: Network, patience: BusyWait) -> _Answer:
     with lease_when_free(device, patience, "validation") as session:
         if "oracle" not in session.hello.reveals:
             why = f"Its backend {device.backend!r} has no profile"
@@ -184,7 +184,7 @@ def _events(trace: DeviceTrace, process: int) -> Iterator[Event]:
 def _track(
     process: int, track: int, category: str, spans: Sequence[tuple[str, float, dict[str, Any]]]
 ) -> Iterator[Event]:
-    """Yield slices one behind the other; those of no time are left out, because they have no width."""
+    """Yield consecutive slices; those of no time are omitted, because they have no width."""
     start_s = 0.0
     for name, latency_s, arguments in spans:
         if latency_s > 0:

@@ -28,7 +28,7 @@ second run still took 5 to 30 % longer than the fourth."""
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """A network, its estimate, the network as a probe, its layers as probes of their own, and how often each occurs."""
+    """A network, its estimate, the network as a probe, its layers as single probes, and how often each occurs."""
 
     network: Network
     estimated: NetworkEstimate
@@ -49,13 +49,13 @@ class NetworkCase:
 
 
 def network_case(network: Network, estimated: NetworkEstimate, alone: Sequence[tuple[str, Probe]]) -> NetworkCase:
-    """Return the case of a network; `alone` are its layers alone by the digests of their keys."""
+    """Return the case of a network; `alone` are probes of its single layers by the digests of their keys."""
     counts = Counter(key for key, _ in alone)
     return NetworkCase(network, estimated, network_probe(network), dict(alone), counts)
 
 
 def layers_alone(network: Network, rules: Sequence[FusionRule]) -> list[tuple[str, Probe]]:
-    """Return a probe of each layer alone, with the layer's key."""
+    """Return a probe of each single layer, with the layer's key."""
     executed = as_executed(network, rules)
     return [(layer.key.digest, single_probe(executed, layer)) for layer in cut(executed, rules)]
 
@@ -75,12 +75,12 @@ def validation_plan(cases: Sequence[NetworkCase]) -> ProbePlan:
 
 
 def _untimed_runs(estimated: NetworkEstimate) -> int:
-    """Return the number of untimed runs in front of the timed ones of a whole network."""
+    """Return the number of untimed runs before the timed ones of a whole network."""
     return max(1, math.ceil(SETTLING_S / max(estimated.covered_latency_s, SETTLING_S / MOST_UNTIMED)))
 
 
 def naive_s(case: NetworkCase, process: ProcessSamples, clock: str) -> float | None:
-    """Return the sum over layers timed alone; None unless requested, or where one could not be timed."""
+    """Return the sum over layers timed one by one; None unless requested, or where one could not be timed."""
     if not case.singles or any(probe.id not in process.samples for probe in case.singles.values()):
         return None
     return sum(

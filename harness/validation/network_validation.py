@@ -68,11 +68,11 @@ def validate(
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
     Each network is measured in separate processes of the worker, until the comparison is decided or its latency is
-    within the target of the `policy`, in at most so many `processes`. `naive` also times each layer alone, and `layers`
-    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A device in
-    use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers the table
-    lacks, are left out and listed in the result; with `strict`, or if none is left, the refusal is raised and nothing
-    is measured. The workspace keeps the last validation on each device for `harness report`.
+    within the target of the `policy`, in at most that many `processes`. `naive` also times layers one by one, and
+    `layers` also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A
+    device in use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers
+    the table lacks, are skipped and listed in the result; with `strict`, or if all are refused, the refusal is raised
+    and nothing is measured. The workspace keeps the last validation on each device for `harness report`.
     """
     references = model_references(models)
     if not references:

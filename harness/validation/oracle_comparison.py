@@ -150,7 +150,7 @@ def layer_floor(layers: Sequence[LayerTruth]) -> float | None:
     true_s = sum(float(times.mean()) for times in several)
     if not true_s:
         return None
-    # The mean of the others differs from a time by n / (n - 1) of what the mean of all does.
+    # The difference from the mean of the others is n / (n - 1) times the difference from the mean of all.
     apart_s = [float(abs(times - times.mean()).mean()) * len(times) / (len(times) - 1) for times in several]
     return sum(apart_s) / true_s
 

@@ -38,14 +38,14 @@ _MAX_BYTES = 1 << 28
 class NetworkValidation:
     """One network measured and estimated; `error` is (estimated - measured) / measured.
 
-    `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
+    `naive_s` is the sum of its layers, timed one by one in a warm loop, with neither auxiliary layer nor overhead
     subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
     separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
     `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
-    compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
-    run on the CPU although the device is another one.
-    `file_comparison` compares what was measured with the file; it is None for devices with a clock of their own.
-    `stopped` is the reason why no further process measured the network, None if another tool measured it.
+    compiled the network, which is not part of a run, None where the device does not report it. `on_cpu` names nodes
+    that run on the CPU although the device is another one. `file_comparison` compares the measured model with the file;
+    it is None for devices with a clock of their own. `stopped` is the reason why no further process measured the
+    network, None if another tool measured it.
     """
 
     name: str

@@ -16,7 +16,7 @@ from typing import Literal
 
 Stop = Literal["decided", "target", "most processes"]
 """Why no further process measured a network: its verdicts are decided, its latency is within the target of the repeat
-policy, or the most processes have measured it."""
+policy, or the maximum number of processes have measured it."""
 CONFIDENCE = 0.95
 FEWEST_PROCESSES = 3
 """With fewer, the spread between them says little."""

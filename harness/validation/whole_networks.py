@@ -17,7 +17,7 @@ from harness.device.session import AgentSession, LoadReport, Truth
 from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
@@ -42,8 +42,8 @@ VALIDATE = "validate"
 class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
-    `load_reports` has how each probe was loaded, `noise` what the machine reported beside the samples, with the
-    reference probe alone before the networks.
+    `load_reports` has how each probe was loaded, `noise` what the machine reported with the samples, including the
+    reference probe, which runs by itself before the networks.
     """
 
     samples: Mapping[str, Sequence[Sample]]
@@ -121,7 +121,7 @@ def measure_processes(
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
     stops: dict[str, Stop] = {}
-    patience = Patience(wanted.busy_s, observe, stop)
+    patience = BusyWait(wanted.busy_s, observe, stop)
     most = max(rule.most_processes for rule in wanted.rules.values())
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
@@ -153,7 +153,7 @@ def measure_processes(
 def _measure_process(
     run: DeviceRun, plan: ProbePlan, policy: RepeatPolicy, number: int
 ) -> tuple[ProcessSamples, dict[str, str]]:
-    """Measure the reference probe and the plan in this process; return the reasons for refused networks, too."""
+    """Measure the reference probe and the plan in this process; also return the reasons for refused networks."""
     session, journal = run.session, run.journal
     reference = measure_reference(run, VALIDATE, number, "reference")
     campaign = run.begin(plan, policy.settings(VALIDATE, number))
@@ -205,7 +205,7 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
 
 
 def _only(plan: ProbePlan, chosen: Collection[str]) -> ProbePlan:
-    """Return the plan with these probes and the reference alone."""
+    """Return the plan with only these probes and the reference."""
     batches = [replace(one, loads=tuple(load for load in one.loads if load in chosen)) for one in plan.batches]
     kept = {name: probe for name, probe in plan.probes.items() if name in chosen or name == plan.reference}
     return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))

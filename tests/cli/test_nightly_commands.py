@@ -67,7 +67,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     assert f"machine {machine.partition(':')[0]}" in report.read_text()
 
     second = nightly("run", "--night", "2026-11-19")
-    assert second.code == 0 and "Nothing is left to measure" in second.stderr and "done" in second.stdout
+    assert second.code == 0 and "There is nothing to measure" in second.stderr and "done" in second.stdout
     assert f"machine: {machine}" in second.stdout
 
     status = nightly("status", "--json").data
@@ -92,7 +92,7 @@ def test_night_without_a_device_is_not_complete(nightly: Run, place: Workspace) 
     with FleetStore(place.fleet) as store:
         store.mark("bench", "maintenance", "new heat sink")
     outcome = nightly("run")
-    assert "skipped" in outcome.stdout and "Nothing is left" not in outcome.stderr, str(outcome)
+    assert "skipped" in outcome.stdout and "There is nothing to measure" not in outcome.stderr, str(outcome)
 
 
 def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from device_agents.emulated_npu.compiler.options import option
-from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def both(sizes: Sizes, json: Annotated[bool, typer.Option("--json")] = False) ->
 
 
 @spread
-def some(sizes: Annotated[Sizes, Only(("kind",))]) -> None:
+def some(sizes: Annotated[Sizes, OnlyFields(("kind",))]) -> None:
     """Take one field."""
     SEEN.append((sizes, False))
 

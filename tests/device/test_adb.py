@@ -178,7 +178,7 @@ def test_a_device_that_is_not_ready_is_reported(
     assert step in caught.value.next_step
     if state != "hangs":
         failed = [check for check in check_device(phone.device()) if check.ok is False]
-        assert [check.mend for check in failed] == [caught.value.next_step]
+        assert [check.remedy for check in failed] == [caught.value.next_step]
 
 
 def test_other_faults_on_the_way_are_named(phone: Phone, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, LoadRequest, Revealed, open_session
 from harness.measure.fusion import cutting
 from harness.measure.fusion.cutting import cut_as_reported
-from harness.network.fusion.fusion_rules import FusionRule, learn_rules
+from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

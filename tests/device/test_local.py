@@ -154,6 +154,8 @@ def test_bundle_is_the_same_every_time() -> None:
     with zipfile.ZipFile(io.BytesIO(bundle.content)) as archive:
         names = archive.namelist()
     assert "device_agents/agent.py" in names and "__main__.py" in names
+    assert "device_agents/emulated_npu/machine/presets/edge.toml" in names
+    assert not any(name.startswith("device_agents/emulated_npu/reports") for name in names)
     assert not any("__pycache__" in name or name.startswith("harness") for name in names)
 
 
@@ -184,7 +186,7 @@ def test_check_reports_a_wrong_option() -> None:
     """A device whose backend refuses its options fails that check, with a remedy."""
     device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
     check = _by_name(check_device(device))["backend"]
-    assert check.ok is False and "colour" in check.found and check.mend
+    assert check.ok is False and "colour" in check.found and check.remedy
 
 
 def test_check_over_ssh(sshd: Any) -> None:
@@ -210,8 +212,8 @@ def test_check_names_the_step_that_fails_and_how_to_mend_it(sshd: Any, fault: st
         sshd.identity.unlink()
     failed = [check for check in check_device(device) if check.ok is False]
     assert [check.name for check in failed] == [fault]
-    assert failed[0].mend
-    assert "devices check" not in failed[0].mend
+    assert failed[0].remedy
+    assert "devices check" not in failed[0].remedy
 
 
 def test_a_key_that_others_can_read_fails_the_check_of_its_device_alone(tmp_path: Path) -> None:
@@ -222,4 +224,4 @@ def test_a_key_that_others_can_read_fails_the_check_of_its_device_alone(tmp_path
     inventory = load_inventory(path)
     assert all(check.ok is not False for check in check_device(inventory["null01"]))
     (failed,) = [check for check in check_device(inventory["board"]) if check.ok is False]
-    assert (failed.name, failed.mend) == ("configuration", f"chmod 600 {key}")
+    assert (failed.name, failed.remedy) == ("configuration", f"chmod 600 {key}")

@@ -83,6 +83,22 @@ def test_what_is_revealed_depends_on_device_and_purpose() -> None:
     }
 
 
+def test_a_pushed_agent_compiles_and_times_as_the_local_one(
+    sshd: Any, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent to a device is all that it needs to compile and time a model, and it is of the same version."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", "")
+    sshd.allow_commands()
+    pushed = sshd.device(backend="emulated-npu", agent="push").model_copy(update={"options": QUIET.options})
+    found = []
+    for device in (pushed, QUIET):
+        with open_session(device, "validation") as opened:
+            opened.acquire("the test")
+            truth = truth_of(opened, probe)
+            found.append((opened.hello.fingerprint, truth.makespan_s, truth.layers, device_s(opened, probe, 3)))
+    assert found[0] == found[1]
+
+
 def test_fingerprint_names_machine_and_noise() -> None:
     """Another machine, seed or noise makes another device; another choice of what is revealed does not."""
     settings = {}

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from timed_programs import digits
 
 from device_agents.emulated_npu.unit_commands import (
-    Activation,
     Command,
     DataType,
     Descriptor,
@@ -23,10 +22,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 _FUNCTIONS = (Function.LOAD, Function.STORE, Function.CONVOLVE, Function.COPY, Function.GATHER)
 _SETTINGS = (Settings(), Settings(kernel=(1, 3, 3), pad=(0, 1, 1)), Settings(activation=Activation.CLIP, beta=6.0))
@@ -108,7 +107,7 @@ def commands(draw: st.DrawFn) -> Command:
         _SETTINGS[settings],
         function is Function.CONVOLVE and accumulate == 1,
         layer=layer - 1,
-        own_queue=function.has_own_queue and apart == 1,
+        own_queue=function.rule.has_own_queue and apart == 1,
     )
 
 

@@ -11,7 +11,6 @@ from device_agents.emulated_npu.isa.instructions import (
     INTEGER_TYPES,
     JUMP_TARGET,
     MAX_PEER,
-    OPERAND_RULES,
     REGISTERS,
     SETTINGS_SLOTS,
     ControlInstruction,
@@ -22,7 +21,8 @@ from device_agents.emulated_npu.isa.instructions import (
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
-from device_agents.emulated_npu.unit_commands import NO_PEER, UNQUANTISED, Activation, Function, Quantisation, Settings
+from device_agents.emulated_npu.unit_commands import NO_PEER, Function
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Activation, Quantisation, Settings
 
 REFERENCES = st.builds(OperandReference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
 
@@ -84,7 +84,7 @@ def control_instructions(draw: st.DrawFn, count: int) -> ControlInstruction:
 def data_instructions(draw: st.DrawFn) -> DataInstruction:
     """Draw an IO or CP instruction with operands that its function takes."""
     function = draw(st.sampled_from(Function))
-    rule = OPERAND_RULES[function]
+    rule = function.rule
     sources = {name: draw(REFERENCES) for name in rule.required}
     sources |= {name: draw(REFERENCES) for name in rule.optional if draw(st.booleans())}
     settings = draw(st.integers(0, SETTINGS_SLOTS - 1))
@@ -93,9 +93,9 @@ def data_instructions(draw: st.DrawFn) -> DataInstruction:
         draw(REFERENCES),
         **sources,
         settings=settings,
-        accumulate=rule.accumulate and draw(st.booleans()),
-        peer=draw(st.integers(0, MAX_PEER)) if rule.peer else NO_PEER,
-        own_queue=function.has_own_queue and draw(st.booleans()),
+        accumulate=rule.accumulates and draw(st.booleans()),
+        peer=draw(st.integers(0, MAX_PEER)) if rule.names_peer else NO_PEER,
+        own_queue=function.rule.has_own_queue and draw(st.booleans()),
     )
 
 

@@ -19,7 +19,8 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
-from device_agents.emulated_npu.unit_commands import DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Settings
 
 ROWS: list[dict[str, Any]] = read_anchor("nvdla_resnet50")["primer"]["rows"]
 

@@ -15,7 +15,8 @@ from scipy.special import erf
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:

@@ -13,16 +13,8 @@ from onnx import helper
 from device_agents.emulated_npu.execution.functional import FunctionalMachine
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
-from device_agents.emulated_npu.unit_commands import (
-    PLAIN,
-    Command,
-    DataType,
-    Descriptor,
-    Function,
-    Operand,
-    Settings,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_settings import PLAIN, Settings
 
 DATA_TYPES = {dtype: data_type for data_type, dtype in NUMPY_TYPES.items()}
 

@@ -27,7 +27,8 @@ from device_agents.emulated_npu.machine import (
     read_machine,
 )
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Settings, Space
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_settings import Settings
 
 PRIMER = {row["macs"]: row for row in read_anchor("nvdla_resnet50")["primer"]["rows"]}
 EDGE = preset_text("edge")

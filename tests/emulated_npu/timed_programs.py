@@ -34,10 +34,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 CYCLE_PS = 1000
 ONE_CORE = Cores(1, 1, Interconnect(0.0, 0.0), Interconnect(0.0, 0.0))

@@ -11,7 +11,7 @@ from nullbench import Bench, StopAfter, build_network
 
 from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutError, LutNotFound
 from harness.lut import campaign_source
-from harness.lut.diff import compare
+from harness.lut.layer_diff import compare
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import publish, read_lut
 from harness.measure.journal.journal import Journal

@@ -17,7 +17,7 @@ from test_lut_store import entry, table
 
 from harness.errors import ConfigurationError, UsageError
 from harness.latency.layer_latency import positive
-from harness.lut.diff import compare
+from harness.lut.layer_diff import compare
 from harness.lut.table import Entry
 from harness.lut.table_files import export_entries, publish
 

@@ -11,7 +11,8 @@ from load_requests import request_of
 
 from harness.errors import InvalidNetwork, ProtocolError
 from harness.network.assemble import assemble_network
-from harness.network.fusion.fusion_rules import DEFAULT_RULES, learn_rules
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network

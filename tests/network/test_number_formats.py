@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, helper
 from onnx_models import prepared
 
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.fusion.fusion_rules import learn_rules
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.model_references import ModelContent
 from harness.network.network import Network

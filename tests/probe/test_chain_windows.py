@@ -19,7 +19,7 @@ from harness.errors import ProtocolError
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import CampaignKey
 from harness.network.assemble import EmittedNames, ModelBuilder
-from harness.network.fusion.fusion_rules import learn_rules
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.model_references import load_network
 from harness.network.network import Network, TensorType

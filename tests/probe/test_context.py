@@ -13,7 +13,7 @@ from onnx import NodeProto
 from probe_models import run_on_onnxruntime
 
 from harness.network.assemble import AssembledModel
-from harness.network.fusion.fusion_rules import learn_rules
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph

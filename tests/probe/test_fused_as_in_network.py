@@ -14,7 +14,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from device_agents.messages import Revealed
 from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
-from harness.network.fusion.fusion_rules import learn_rules
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.reading.prepare import prepare

@@ -11,7 +11,8 @@ from load_requests import request_of
 from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from harness.network.fusion.fusion_rules import DEFAULT_RULES, learn_rules
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, context_of, cut
 from harness.network.model_references import load_network
 from harness.network.network import Network
@@ -29,9 +30,9 @@ from harness.space.configuration import (
     Quantised,
     Transposed,
 )
+from harness.space.data_movement import Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import network_of, own_layers
-from harness.space.movers import Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.space.space import load_space
 
 EVERY_KIND: tuple[FloatLayer, ...] = (

@@ -262,7 +262,7 @@ def test_device_check_changes_nothing(job: Job) -> None:
     outcome = harness("devices", "check", "null01")
     outcome.assert_plain()
     assert outcome.code in (0, 4) and (outcome.code == 0) == ("FAILS" not in outcome.stdout), str(outcome)
-    assert outcome.stdout.count("mend ") >= outcome.stdout.count("FAILS")
+    assert outcome.stdout.count("to correct ") >= outcome.stdout.count("FAILS")
     assert harness.state() == before
 
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import Harness
 from test_npu_own_data import _save as save_network
 
-from device_agents.emulated_npu.unit_commands import Activation
+from device_agents.emulated_npu.unit_settings import Activation
 
 _RELU = re.compile(r"(?<=modes, )(0x[0-9a-f]+)(?=  # activation RELU)")
 IMAGE = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)

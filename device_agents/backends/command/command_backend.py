@@ -37,7 +37,7 @@ _PUSH_S, _REMOVE_S, _VERSION_S = 150.0, 30.0, 30.0
 
 @dataclass(frozen=True)
 class _ModelFile:
-    """A complete model in a folder of its own, which all probes of equal `digest` use; the tool may write beside it."""
+    """A complete model in its own folder, which all probes of equal `digest` use; the tool may write to the folder."""
 
     digest: str
     folder: str
@@ -45,7 +45,7 @@ class _ModelFile:
 
     @property
     def placeholders(self) -> Dict[str, str]:
-        """Values of the placeholders that stand for the model."""
+        """Values of the placeholders for the model."""
         return {"model": os.path.join(self.folder, self.name), "name": self.name}
 
 
@@ -58,7 +58,7 @@ class _PushedModel:
 
 
 class CommandBackend:
-    """Calls a tool for each sample, or for several samples at once if it reports the latencies of single runs."""
+    """Calls a tool for each sample, or for several samples together if it reports the latencies of single runs."""
 
     name = "command"
     reveals: Tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class CommandBackend:
             raise Refused(f"the model could not be removed: {error}") from error
 
     def run(self, probe: str) -> Sample:
-        """Return the next latency of this probe; calls the tool if none is left."""
+        """Return the next latency of this probe; calls the tool if there is none."""
         loaded = self._loaded[probe]
         if not loaded.samples:
             try:

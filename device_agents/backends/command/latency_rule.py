@@ -120,7 +120,7 @@ def _anchored(source: str) -> "re.Pattern[str]":
     if len(source) < 3 or source[0] != "^" or source[-1] != "$" or escaped % 2:
         raise ValueError("a pattern must begin with ^ and end with $")
     try:
-        re.compile(inner)  # checked alone: an unbalanced parenthesis would close the group below
+        re.compile(inner)  # checked separately: an unbalanced parenthesis would close the group below
         pattern = re.compile("^(?:%s)$" % inner, re.MULTILINE)
     except re.error as error:
         raise ValueError("the pattern is not a valid regular expression: %s" % error) from None

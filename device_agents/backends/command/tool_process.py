@@ -1,6 +1,6 @@
-"""Call a vendor's tool: without a shell, without input, with capped output, and without processes left behind.
+"""Call a vendor's tool: without a shell, without input, with capped output, and without leaving processes running.
 
-A tool runs in a process group of its own, so that it can be killed together with everything that it started. If the
+A tool runs in a separate process group, so that it can be killed together with everything that it started. If the
 worker itself is killed, a guard process that waits for the worker's end kills the group.
 """
 
@@ -55,7 +55,7 @@ class ToolCall:
 
 
 class Launcher:
-    """Starts tools one at a time, beside a guard that lives as long as this object."""
+    """Starts tools one at a time, and a guard that lives as long as this object."""
 
     def __init__(self) -> None:
         self._guard = subprocess.Popen(

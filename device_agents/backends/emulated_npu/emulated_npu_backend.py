@@ -23,10 +23,10 @@ from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine, parse_machine
 from device_agents.fingerprint import available_cores
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
-from device_agents.sources import sources_digest
+from device_agents.sources import EMULATOR, HOST_ONLY, sources_digest
 
 FORMAT = "emulated-npu"
-_EMULATOR, _BACKEND = sources_digest("emulated_npu"), sources_digest("backends/emulated_npu")
+_EMULATOR, _BACKEND = sources_digest(EMULATOR, without=HOST_ONLY), sources_digest("backends/emulated_npu")
 """Those of the code that was just imported: later a folder may hold other code than the one that runs."""
 DEFAULT_PRESET = "edge"
 _REVEALS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}

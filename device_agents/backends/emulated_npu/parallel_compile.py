@@ -16,7 +16,7 @@ from typing import IO, Dict, List, Sequence, Tuple
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.garbage import YOUNG_OBJECTS_OF_FORK, rare_collections
+from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_FORK, rare_collections
 from device_agents.emulated_npu.machine import Machine
 
 MOST_MODELS = 1000

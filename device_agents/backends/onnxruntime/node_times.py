@@ -43,7 +43,7 @@ def nodes_on(content: bytes, provider: str) -> List[str]:
 
 
 def named_after(sent: bytes, names: Sequence[str]) -> Tuple[str, ...]:
-    """Return the nodes of the sent model that executed nodes are named after, as far as their names show it.
+    """Return the nodes of the sent model that executed nodes are named after, if their names show it.
 
     Raises ValueError if `sent` is not a model.
     """
@@ -57,7 +57,7 @@ def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple
     """Return for each executed node, in order of execution, the nodes of the sent model that it computes.
 
     These are the nodes whose results it keeps, or the node it is named after. A reorder of memory belongs to the first
-    node that reads its result, as in a probe of that node, also if its result has the name of the one before it. Raises
+    node that reads its result, as in a probe of that node, even if its result has the name of the one before it. Raises
     ValueError if `sent` or `executed` is not a model.
     """
     known = read_nodes(sent)

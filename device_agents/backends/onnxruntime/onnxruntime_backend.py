@@ -29,7 +29,7 @@ _CHAIN, _SHORT_CHAIN = 60, 20
 
 @dataclass(frozen=True)
 class CallCost:
-    """What a run takes besides its nodes, and what profiling adds to the reported time of each node."""
+    """The time of a run outside its nodes, and the time that profiling adds to each node."""
 
     call_s: float
     profiling_us: float
@@ -134,7 +134,7 @@ class OnnxRuntimeBackend(CpuRuntime):
         """Open a session; returns it with the runtime's optimized graph."""
         graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
         options.optimized_model_filepath = graph
-        # Nobody reads the rearranged weights, which the runtime writes to a file of their own.
+        # Nobody reads the rearranged weights, which the runtime writes to a separate file.
         options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
         options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
         try:

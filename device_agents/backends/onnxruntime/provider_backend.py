@@ -1,6 +1,6 @@
 """ONNX Runtime with an execution provider: a graphics processor, a neural processor, or another library for the CPU.
 
-A provider compiles parts of a network into nodes of its own, or runs kernels on a device of its own. Its sessions
+A provider compiles parts of a network into its own nodes, or runs kernels on its own device. Its sessions
 report no fusion, so the host searches for it with probes. Loading compiles the network and runs it twice, untimed.
 """
 
@@ -44,7 +44,7 @@ class _Opened:
 class ProviderBackend(CpuRuntime):
     """Sessions on one execution provider, timed by wall time: the CPU only waits for other devices.
 
-    Where the device has memory of its own, inputs are there before a timed run, and outputs stay there.
+    If the device has separate memory, inputs are there before a timed run, and outputs stay there.
     """
 
     name = "onnxruntime"
@@ -143,7 +143,7 @@ class ProviderBackend(CpuRuntime):
 
 
 def _build() -> str:
-    """Return the package of the runtime and the libraries it was built for, as far as it records them."""
+    """Return the package of the runtime and the libraries it was built for, if it records them."""
     try:
         from onnxruntime.capi import build_and_package_info as found
     except ImportError:

@@ -78,9 +78,9 @@ def _short(name: str) -> str:
 class ThreadPool:
     """How sessions with `threads` threads get them.
 
-    A session has a pool of its own by default, and its threads spin for a while after each run. A campaign loads dozens
+    A session has its own pool by default, and its threads spin for a while after each run. A campaign loads dozens
     of sessions, whose pools then take the cores from each other. One shared pool spins from one run to the next, as the
-    pool of a network that runs alone does.
+    pool of a network that runs by itself does.
 
     `kind` is "none" for one thread, "shared" for one pool of the process, and "own" for releases before 1.23: each
     session has a pool there, which stops spinning when a run ends.

@@ -3,7 +3,7 @@
     graph -> odd_dft -> splitting -> planning -> ordering -> codegen
 
 A network on one core is the case of one group with one core. A stage knows the values of the stages before it and
-nothing of those behind it. `prediction` runs planning and ordering on candidates, where a choice needs their time.
+nothing of later ones. `prediction` runs planning and ordering on candidates, where a choice needs their time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment,
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
-from device_agents.emulated_npu.garbage import rare_collections
+from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, Function, Space

@@ -13,7 +13,7 @@ import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, Settings
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 # Minimax polynomials by N. Juffa for the error function in float32; ONNX Runtime uses the same. Highest power first.
 _ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)

@@ -82,7 +82,7 @@ class FunctionalMachine:
         operands = operands_of(command)
         if command.function not in EVALUATORS:
             what = f"{command.function.name} needs the core {command.peer}"
-            raise ExecutionFault(what, "this core runs alone", "Run all cores")
+            raise ExecutionFault(what, "this core runs by itself", "Run all cores")
         target = self.memories.writable(command.target)
         sources = [None if operand is None else view(operand) for operand in operands]
         with np.errstate(all="ignore"):

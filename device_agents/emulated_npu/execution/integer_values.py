@@ -1,4 +1,4 @@
-"""Integers that stand for numbers: conversion where a unit reads and writes, and sums of products of bytes.
+"""Integers that represent numbers: conversion where a unit reads and writes, and sums of products of bytes.
 
 All arithmetic is float32 with one rounding for each operation, as in ONNX Runtime's kernels: an integer is centred,
 converted and multiplied by the scale; a number is divided by the scale, clamped, and rounded with halves to even.
@@ -13,9 +13,9 @@ import numpy as np
 
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Command, Function, Quantisation
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Quantisation
 
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _EXACT_IN_FLOAT32 = 1 << 24
 _LARGEST_FACTOR = 255
 _ZERO_POINT_ROW = 2
@@ -24,7 +24,7 @@ _ZERO_POINT_ROW = 2
 def evaluate(
     evaluator: Callable[..., Array], command: Command, target: Array, sources: Sequence[Array | None]
 ) -> Array:
-    """Return the values of a command with quantised operands: the evaluator sees the numbers that they stand for.
+    """Return the values of a command with quantised operands: the evaluator sees the numbers that they represent.
 
     Products of bytes stay integers until their sums are complete; the evaluators of these functions scale them.
     Raises ExecutionFault for operands that cannot be quantised.
@@ -48,7 +48,7 @@ def evaluate(
 
 
 def decoded(command: Command, integers: Array, quantisation: Quantisation) -> Array:
-    """Return the float32 numbers that integers stand for; unquantised elements are returned as they are.
+    """Return the float32 numbers that integers represent; unquantised elements are returned as they are.
 
     Raises ExecutionFault for other types than integers of 8 to 32 bits, and a zero point that is none of the type.
     """
@@ -76,11 +76,11 @@ def _check(command: Command, dtype: np.dtype[Any], quantisation: Quantisation, s
         raise fault(command, f"a quantised operand is {dtype.name}")
     ends = np.iinfo(dtype)
     if not ends.min <= quantisation.zero_point <= ends.max:
-        raise fault(command, f"the zero point {quantisation.zero_point} is no {dtype.name}")
+        raise fault(command, f"the zero point {quantisation.zero_point} is not a valid {dtype.name} value")
 
 
 def _of_bytes(command: Command, sources: Sequence[Array | None]) -> bool:
-    return command.function in _PRODUCTS and all(
+    return command.function.multiplies and all(
         source is not None and source.dtype.kind in "iu" and source.dtype.itemsize == 1 for source in sources[:2]
     )
 
@@ -95,7 +95,7 @@ def centred(
 ) -> tuple[Array, Array]:
     """Return both factors less their zero points; a third row of `fourth` has those of the channels of `second`.
 
-    Raises ExecutionFault for a zero point that is no integer of its factor's type.
+    Raises ExecutionFault for a zero point that is not an integer of its factor's type.
     """
     codes = command.settings.quantised_first, command.settings.quantised_second
     for factor, code in zip((first, second), codes, strict=True):

@@ -1,9 +1,9 @@
 """The matrix unit: convolution and matrix product, as one matrix product per block of windows.
 
 The sums of an output do not depend on the other outputs of the command, so a map computed in tiles has the same bits as
-the whole. BLAS adds in another order for small products, so they are padded to the size from which the order is fixed.
-Two exceptions: a single row against a large matrix (a fully connected layer of one sample), for speed; and processors
-without AVX-512, where the last bit of OpenBLAS's kernels depends on the position of a row.
+the whole. BLAS adds in a different order for small products, so they are padded to the size from which the order is
+fixed. Two exceptions: a single row against a large matrix (a fully connected layer of one sample), for speed; and
+processors without AVX-512, where the last bit of OpenBLAS's kernels depends on the position of a row.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.execution.activations import activate_own
-from device_agents.emulated_npu.execution.integer_values import (
-    centred,
-    exact_type,
-    multiplies_integers,
-    scaled_sums,
-)
+from device_agents.emulated_npu.execution.integer_values import centred, exact_type, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Command, Triple
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import Triple
 
 # OpenBLAS uses special kernels for products of up to 100^3 multiply-adds.
 _SMALL_PRODUCT = 1_000_000
@@ -157,7 +153,7 @@ def product(rows: Array, weights: Array) -> Array:
     work = count * reduced * columns
     if work > _SMALL_PRODUCT and (columns > 1 or count == 1):
         return np.asarray(np.matmul(rows, weights))
-    # Pad with zeros below the rows and beside the weights, as few as possible.
+    # Pad the rows and the weights with zeros, as few as possible.
     wide = max(columns, min(_ENOUGH_COLUMNS, _SMALL_PRODUCT // (count * reduced) + 1), 2)
     high = max(count, _SMALL_PRODUCT // (wide * reduced) + 1)
     padded_rows = np.zeros((high, reduced), weights.dtype)

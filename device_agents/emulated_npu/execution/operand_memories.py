@@ -1,34 +1,12 @@
-"""The memories in which the operands of each function may lie; isa/instructions.py lists the operands."""
+"""The operands of a command, checked against the rule of its function: their number and memories."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.isa.instructions import OPERAND_RULES, SOURCES
-from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import SOURCES, Command, Function, Operand
 
-ANYWHERE = frozenset(Space)
-EXTERNAL = frozenset({Space.DDR, Space.LLC})
-NEURONS = frozenset({Space.NB, Space.HALO})
-WEIGHTS = frozenset({Space.SB})
-SCRATCHPAD = NEURONS | WEIGHTS
-
-
-# The memories in which the target and each source may lie; the operands of the vector unit lie in NEURONS.
-_REACHES: Mapping[Function, tuple[frozenset[Space], ...]] = dict.fromkeys(Function, (NEURONS,) * 5) | {
-    Function.LOAD: (ANYWHERE, EXTERNAL),
-    Function.STORE: (EXTERNAL, ANYWHERE),
-    Function.SEND: (EXTERNAL, ANYWHERE),
-    Function.RECEIVE: (EXTERNAL,),
-    Function.GATHER: (ANYWHERE, ANYWHERE, ANYWHERE),
-    Function.CONVOLVE: (NEURONS, NEURONS, WEIGHTS, NEURONS, WEIGHTS),
-    Function.COPY: (SCRATCHPAD, SCRATCHPAD),
-    Function.FILL: (SCRATCHPAD,),
-}
-
-_OPTIONAL = {function: tuple(name in rule.optional for name in SOURCES) for function, rule in OPERAND_RULES.items()}
-_COUNTS = {function: len(rule.required) + len(rule.optional) for function, rule in OPERAND_RULES.items()}
+_OPTIONAL = {function: tuple(name in function.rule.optional for name in SOURCES) for function in Function}
+_COUNTS = {function: len(function.rule.required) + len(function.rule.optional) for function in Function}
 
 
 def fault(command: Command, why: str) -> ExecutionFault:
@@ -42,11 +20,11 @@ def operands_of(command: Command) -> tuple[Operand | None, ...]:
     Raises ExecutionFault if one is missing, superfluous or in a memory that the unit cannot reach.
     """
     function = command.function
-    reach, optional, count = _REACHES[function], _OPTIONAL[function], _COUNTS[function]
+    reach, optional, count = function.rule.reaches, _OPTIONAL[function], _COUNTS[function]
     given = (command.first, command.second, command.third, command.fourth)
     if command.target.descriptor.space not in reach[0]:
         raise fault(command, f"the target lies in {command.target.descriptor.space.name}")
-    if command.accumulate and not OPERAND_RULES[function].accumulate:
+    if command.accumulate and not function.rule.accumulates:
         raise fault(command, "it does not accumulate")
     for index in range(count):
         operand = given[index]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from device_agents.emulated_npu.execution.operand_memories import fault
-from device_agents.emulated_npu.unit_commands import Command, Triple
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import Triple
 
 # The largest layers of known networks need 2^32 multiply-adds; a command with more than this is an error.
 MOST_OPERATIONS = 1 << 37

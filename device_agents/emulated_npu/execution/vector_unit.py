@@ -13,7 +13,8 @@ import numpy as np
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Binary, Command, Reduction
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import Binary, Reduction
 
 _FEWEST_BREAKPOINTS = 2
 

@@ -22,7 +22,8 @@ from device_agents.emulated_npu.execution.sliding_windows import (
 )
 from device_agents.emulated_npu.execution.vector_unit import check_number, check_types, computing
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Command, Triple
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import Triple
 
 # Lines of about this many elements are computed together, so that they stay in the processor's cache.
 _BLOCK_ELEMENTS = 1 << 15

@@ -15,7 +15,6 @@ from device_agents.emulated_npu.isa.instructions import (
     BITS,
     CONTROL_FIELDS,
     JUMP_TARGET,
-    SOURCES,
     ControlInstruction,
     DataInstruction,
     Field,
@@ -32,7 +31,8 @@ from device_agents.emulated_npu.isa.settings_words import (
     unpack_signed_triple,
     unpack_triple,
 )
-from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function
+from device_agents.emulated_npu.unit_commands import NO_PEER, SOURCES, Function
+from device_agents.emulated_npu.unit_settings import Activation
 
 _JUMPS = (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS)
 _OPCODES = {opcode.name.lower(): opcode for opcode in Opcode}

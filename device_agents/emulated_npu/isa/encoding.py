@@ -14,7 +14,6 @@ from device_agents.emulated_npu.isa.instructions import (
     DESCRIPTOR_SLOTS,
     INSTRUCTION_BYTES,
     INTEGER_TYPES,
-    OPERAND_RULES,
     OWN_QUEUE_FLAG,
     SETTINGS_SLOTS,
     SOURCE_FLAGS,
@@ -82,7 +81,7 @@ def decode(code: bytes) -> list[Instruction]:
 
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
 _FUNCTIONS = {int(function): function for function in Function}
-_WITH_PEER = [int(function) for function, rule in OPERAND_RULES.items() if rule.peer]
+_WITH_PEER = [int(function) for function in Function if function.rule.names_peer]
 
 
 def _data_instructions(rows: Array) -> Iterable[DataInstruction]:
@@ -108,13 +107,13 @@ def _pack(instruction: Instruction) -> bytes:
     if isinstance(instruction, ControlInstruction):
         return _CONTROL_STRUCT.pack(*instruction)
     function, target, first, second, third, fourth, settings, accumulate, peer, own_queue = instruction
-    rule = OPERAND_RULES[function]
-    if rule.peer != (peer != NO_PEER):
-        raise struct.error(f"{function.name} {'names a' if rule.peer else 'takes no'} peer")
+    rule = function.rule
+    if rule.names_peer != (peer != NO_PEER):
+        raise struct.error(f"{function.name} {'names a' if rule.names_peer else 'takes no'} peer")
     flags = ACCUMULATE_FLAG * accumulate | OWN_QUEUE_FLAG * own_queue
     flags |= (first is not None) << 1 | (second is not None) << 2 | (third is not None) << 3 | (fourth is not None) << 4
     operands = (*target, *(first or _ABSENT), *(second or _ABSENT), *(third or _ABSENT), *(fourth or _ABSENT))
-    return _DATA_STRUCT.pack(function, flags, *operands, settings, peer if rule.peer else 0)
+    return _DATA_STRUCT.pack(function, flags, *operands, settings, peer if rule.names_peer else 0)
 
 
 def _check(code: bytes) -> tuple[Array, Array]:
@@ -155,13 +154,14 @@ def _check_control(rows: Array, control: Array) -> None:
 def _check_data(rows: Array, indices: Array) -> None:
     flags = rows["flags"]
     _reject(indices[rows["zero"] != 0], "has a reserved byte that is not zero")
-    for function, rule in OPERAND_RULES.items():
+    for function in Function:
+        rule = function.rule
         required = sum(SOURCE_FLAGS[name] for name in rule.required)
-        optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulate else 0)
-        optional += OWN_QUEUE_FLAG if function.has_own_queue else 0
+        optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulates else 0)
+        optional += OWN_QUEUE_FLAG if rule.has_own_queue else 0
         here, name = rows["opcode"] == function, function.name
         _reject(indices[here & (flags & required != required)], f"{name} lacks one of {', '.join(rule.required)}")
-        if not rule.peer:
+        if not rule.names_peer:
             _reject(indices[here & (rows["peer"] != 0)], f"{name} takes no peer")
         superfluous = here & (flags & ~np.uint8(required | optional) != 0)
         _reject(indices[superfluous], f"{name} has an operand or flag that it does not take")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from device_agents.emulated_npu.isa.settings_words import WORDS
-from device_agents.emulated_npu.unit_commands import MAX_RANK, NO_PEER, DataType, Function, Queue, Space
+from device_agents.emulated_npu.unit_commands import MAX_RANK, NO_PEER, SOURCES, DataType, Function, Queue, Space
 
 INSTRUCTION_BYTES = 16
 REGISTERS = 256  # 64 bits, two's complement; register 0 is always 0
@@ -171,37 +171,6 @@ def control(opcode: Opcode, *values: int) -> ControlInstruction:
         raise TypeError(f"{opcode.name} has the fields {[field.name for field in fields]}, not {len(values)} values")
     return ControlInstruction(opcode, **{field.place: value for field, value in zip(fields, values, strict=True)})
 
-
-@dataclass(frozen=True)
-class OperandRule:
-    """The operands of a function beside the target: required and optional ones.
-
-    `accumulate`: the function may add to its target. `peer`: it names another core.
-    """
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    accumulate: bool = False
-    peer: bool = False
-
-
-SOURCES = ("first", "second", "third", "fourth")
-_ONE, _TWO, _THREE = SOURCES[:1], SOURCES[:2], SOURCES[:3]
-
-OPERAND_RULES: Mapping[Function, OperandRule] = dict.fromkeys(Function, OperandRule(_ONE)) | {
-    Function.GATHER: OperandRule(_TWO),
-    Function.SEND: OperandRule((), _ONE, peer=True),
-    Function.RECEIVE: OperandRule((), peer=True),
-    Function.CONVOLVE: OperandRule(_TWO, ("third", "fourth"), accumulate=True),
-    Function.FILL: OperandRule(()),
-    Function.BINARY: OperandRule(_TWO),
-    Function.AFFINE: OperandRule(_THREE),
-    Function.WHERE: OperandRule(_THREE),
-    Function.NORMALIZE: OperandRule(_ONE, ("second", "third")),
-    Function.DEPTHWISE: OperandRule(_TWO, ("third", "fourth")),
-    Function.TABLE: OperandRule(_TWO),
-}
-"""The operands and flags of each function."""
 
 ACCUMULATE_FLAG = 1
 OWN_QUEUE_FLAG = 32

@@ -51,7 +51,7 @@ class Port:
 class Footprint:
     """Bytes of each memory that the program uses, fixed at compile time.
 
-    `shared_bytes` is the most that NB, SB and halo buffer hold at any one time, if they are one memory.
+    `shared_bytes` is the maximum that NB, SB and halo buffer hold at any one time, if they are one memory.
     """
 
     ddr_bytes: int

@@ -23,7 +23,6 @@ from device_agents.emulated_npu.isa.instructions import (
 from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
 from device_agents.emulated_npu.unit_commands import (
     MAX_RANK,
-    Binary,
     Command,
     DataType,
     Descriptor,
@@ -33,11 +32,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Reduction,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 DEFAULT_BUDGET = 20_000_000
 """The number of instructions after which a program counts as an endless loop."""
@@ -48,7 +46,7 @@ ReadElement = Callable[[Space, DataType, int], int]
 
 # Python 3.11 looks members of enumerations up slowly; these are compared for most instructions.
 _HALT, _AXIS, _SET, _DESCRIPTOR = Opcode.HALT, Opcode.AXIS, Opcode.SET, Opcode.DESCRIPTOR
-_MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
+_MODES = {function: function.rule.modes for function in Function if function.rule.modes}
 
 
 class DescriptorSlots:
@@ -144,7 +142,7 @@ def sequence(
     With `registers_from_memory`, the caller must apply all items up to a Fence before it takes the next item. Commands
     carry the layer that `layer_of` gives their instruction.
 
-    Raises InvalidProgram at once for code that does not decode. While it yields, it raises BudgetExceeded after
+    Raises InvalidProgram immediately for code that does not decode. While it yields, it raises BudgetExceeded after
     `budget_instructions`, and ExecutionFault, naming the instruction, for a slot that was never set, for running off
     the end, and for LOAD_REGISTER without `registers_from_memory`.
     """
@@ -247,7 +245,7 @@ class _ControlUnit:
 
 
 def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
-    """Return the item of a WAIT, POST or FENCE (LOAD_REGISTER fences, too); None for other instructions."""
+    """Return the item of a WAIT, POST or FENCE (LOAD_REGISTER also fences); None for other instructions."""
     if isinstance(instruction, DataInstruction):
         return None
     opcode, x, y, _, word, _ = instruction

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, UNQUANTISED, Activation, Quantisation, Settings, Triple
+from device_agents.emulated_npu.unit_commands import MAX_RANK
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Activation, Quantisation, Settings, Triple
 
 QUANTISED = ("quantised_target", "quantised_first", "quantised_second", "quantised_third")
 WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma", *QUANTISED)

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from device_agents.emulated_npu.machine.area_and_energy import MacroAreas, area_mm2, energy_figures, macro_areas
 from device_agents.emulated_npu.machine.consistency import check_machine
-from device_agents.emulated_npu.machine.description import (
-    Area,
-    Cores,
-    Dataflow,
-    Energy,
-    Host,
-    Interconnect,
-    Machine,
-    Memory,
-    Mfu,
-    Noise,
-    Packing,
-    Vfu,
-)
+from device_agents.emulated_npu.machine.description import Machine
 from device_agents.emulated_npu.machine.machine_file import (
     find_machine,
     load_preset,
@@ -25,6 +12,19 @@ from device_agents.emulated_npu.machine.machine_file import (
     preset_names,
     preset_text,
     read_machine,
+)
+from device_agents.emulated_npu.machine.parts import (
+    Area,
+    Cores,
+    Dataflow,
+    Energy,
+    Host,
+    Interconnect,
+    Memory,
+    Mfu,
+    Noise,
+    Packing,
+    Vfu,
 )
 
 __all__ = [

@@ -23,7 +23,8 @@ import itertools
 import math
 from dataclasses import astuple, dataclass
 
-from device_agents.emulated_npu.machine.description import Energy, Machine
+from device_agents.emulated_npu.machine.description import Machine
+from device_agents.emulated_npu.machine.parts import Energy
 from device_agents.emulated_npu.unit_commands import DataType
 
 _UM2_PER_MM2 = 1e6

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine
-from device_agents.emulated_npu.machine.description import MAX_CORES, Cores, Machine, Mfu
+from device_agents.emulated_npu.machine.description import MAX_CORES, Machine
+from device_agents.emulated_npu.machine.parts import Cores, Mfu
 
 _Contradiction = tuple[str, str, str]
 """What happened, why, and the next step."""

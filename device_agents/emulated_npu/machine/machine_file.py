@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin,
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine.consistency import check_machine
-from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS, SHARED_KEYS, CoreKind, Machine, ValueRange
+from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS, SHARED_KEYS, CoreKind, Machine
+from device_agents.emulated_npu.machine.parts import ValueRange
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MAX_FILE_BYTES = 65_536

@@ -1,4 +1,4 @@
-"""Times a network on several core groups, for one input alone and for a stream of inputs."""
+"""Times a network on several core groups, for a single input and for a stream of inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ITEMS = 40_000_000
 
 @dataclass(frozen=True)
 class TimedSystem:
-    """A compiled network, the steps of its cores for an input, and its times: alone and in a stream."""
+    """A compiled network, the steps of its cores for an input, and its times: for a single input and in a stream."""
 
     compiled: CompiledSystem
     cores: tuple[CoreSteps, ...]
@@ -52,7 +52,7 @@ def time_system(
     """Time a compiled network for one input and a stream; one core takes `single_core_ps` for an input.
 
     The stream has `inputs` inputs, but at least `enough_inputs`, because shorter ones have no steady state. `limit_ps`
-    bounds the time of the input that runs alone.
+    bounds the time of the single input.
 
     Raises BudgetExceeded for more items than can be timed, and the errors of `simulate_cores`.
     """

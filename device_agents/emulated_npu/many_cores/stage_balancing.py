@@ -236,7 +236,7 @@ def choose_group_count(
 ) -> ChosenGroups:
     """Return the fastest of several numbers of groups up to `most`, of one core each, with the balanced partition.
 
-    All numbers run whose computation alone, evenly divided, would be faster than the best run. A number that runs for
+    All numbers run whose computation, evenly divided, would be faster than the best run. A number that runs for
     some `most` also runs for a larger one, so a larger `most` never gives a longer interval. Raises DoesNotFit if the
     network fits on no number of groups.
     """

@@ -24,8 +24,8 @@ class StagePredictor:
 
     On one core a node takes its share of the core's run; `nodes` should come from a run on the `contended` machine. On
     several cores a layer takes the predicted time of its best split on the group, or its share of the run on one core
-    if that is less: chains exist only on one core. Weights stay in SB only on groups of one core, as far as predicted.
-    `of_kinds` has nodes from runs on cores of other kinds, by `Machine.of_core`.
+    if that is less: chains exist only on one core. Predictions assume that weights stay in SB only on groups of one
+    core. `of_kinds` has nodes from runs on cores of other kinds, by `Machine.of_core`.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class SplitRule:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TraversalSegment:
     """Positions [start, stop) of the traversal on a group, and why it ends.
 
     `rejected` is the score with the next node, if only the threshold kept it out. `lack` is what the group lacks if it
@@ -97,9 +97,9 @@ class Splitting:
             return workload.static_bytes + self.rule.external_factor * workload.dynamic_in_bytes
         return self.rule.score.occupied_bytes(workload)
 
-    def walk(self, groups: Sequence[CoreGroup], threshold: float) -> list[Stretch]:
+    def walk(self, groups: Sequence[CoreGroup], threshold: float) -> list[TraversalSegment]:
         """Return the sub-structures at a threshold, one per group; after the last group, on more groups like it."""
-        stretches: list[Stretch] = []
+        stretches: list[TraversalSegment] = []
         start = 0
         while start < len(self.traversal.order):
             group = groups[min(len(stretches), len(groups) - 1)]
@@ -107,7 +107,7 @@ class Splitting:
             start = stretches[-1].stop
         return stretches
 
-    def steps(self, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> tuple[ScoreStep, ...]:
+    def steps(self, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> tuple[ScoreStep, ...]:
         """Return every trial of a node: those taken, and the one that closed each group."""
         found = []
         for index, stretch in enumerate(stretches):
@@ -120,7 +120,7 @@ class Splitting:
                 found.append(ScoreStep(self.traversal.order[position], index, accumulated, score, closes))
         return tuple(found)
 
-    def _stretch(self, start: int, group: CoreGroup, threshold: float) -> Stretch:
+    def _stretch(self, start: int, group: CoreGroup, threshold: float) -> TraversalSegment:
         bound, closing = self._bound(start)
         good, bad = start + 1, bound + 1
         while bad - good > 1:
@@ -131,13 +131,13 @@ class Splitting:
                 good = middle
         lack = self.lack(start, good, group) if good == start + 1 else None
         if good == bound:
-            return Stretch(start, good, closing, None, lack[1] if lack else "")
+            return TraversalSegment(start, good, closing, None, lack[1] if lack else "")
         next_score = self.score(start, good + 1, group)
         full = self.lack(start, good + 1, group)
         if full:  # a higher threshold would change nothing
             closing = "threshold" if next_score > threshold else full[0]
-            return Stretch(start, good, closing, None, lack[1] if lack else "")
-        return Stretch(start, good, "threshold", next_score, "")
+            return TraversalSegment(start, good, closing, None, lack[1] if lack else "")
+        return TraversalSegment(start, good, "threshold", next_score, "")
 
     def _bound(self, start: int) -> tuple[int, Closing]:
         """Return where a sub-structure ends at the latest, whatever its score, and why."""

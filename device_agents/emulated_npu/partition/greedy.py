@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, Stretch
+from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, TraversalSegment
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
 from device_agents.emulated_npu.partition.node_graph import NodeGraph
 from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
@@ -43,9 +43,9 @@ def partition_by_score_adding_groups(
     """Return the partition on the given groups and as many more as needed; a given threshold is kept.
 
     A new group lies on the chip of the last one, or on the next chip with room. It is as large as the last given group,
-    larger if its first node needs that, smaller if the chip has fewer free cores. All cores, also those of the given
-    groups, count with their guaranteed capability (`Fabric.guaranteed`). Raises as `partition_by_score`, and
-    `DoesNotFit` if no core is left for a group.
+    larger if its first node needs that, smaller if the chip has fewer free cores. All cores, including those of the
+    given groups, count with their guaranteed capability (`Fabric.guaranteed`). Raises as `partition_by_score`, and
+    `DoesNotFit` if there is no free core for a group.
     """
     check_demand(graph, traversal, groups)
     if fabric.kinds:
@@ -127,13 +127,13 @@ def smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> flo
     return high
 
 
-def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> float:
+def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> float:
     """Return the smallest threshold with the same sub-structures; any threshold accepts one of a single node."""
     longer = [(one, group) for one, group in zip(stretches, groups, strict=False) if one.stop - one.start > 1]
     return max((splitting.score(one.start, one.stop, group) for one, group in longer), default=0.0)
 
 
-def _next_threshold(stretches: Sequence[Stretch]) -> float | None:
+def _next_threshold(stretches: Sequence[TraversalSegment]) -> float | None:
     """Return the smallest higher threshold with other sub-structures."""
     return min((stretch.rejected for stretch in stretches if stretch.rejected is not None), default=None)
 
@@ -152,11 +152,11 @@ def _first_fitting(splitting: Splitting, groups: Sequence[CoreGroup], threshold:
     return None
 
 
-def _fits(stretches: Sequence[Stretch], groups: Sequence[CoreGroup]) -> bool:
+def _fits(stretches: Sequence[TraversalSegment], groups: Sequence[CoreGroup]) -> bool:
     return len(stretches) <= len(groups) and not any(stretch.lack for stretch in stretches)
 
 
-def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> str:
+def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> str:
     """Return why these sub-structures do not fit the groups."""
     reasons = []
     if len(stretches) > len(groups):
@@ -169,7 +169,7 @@ def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[
     return "; ".join(reasons[:4])
 
 
-def _closed_early(splitting: Splitting, group: CoreGroup, index: int, stretch: Stretch) -> str:
+def _closed_early(splitting: Splitting, group: CoreGroup, index: int, stretch: TraversalSegment) -> str:
     lack = splitting.lack(stretch.start, stretch.stop + 1, group)
     return f"{_name(splitting, stretch.stop)} would bring group {index} to {lack[1] if lack else stretch.closing}"
 
@@ -213,7 +213,7 @@ def _added_group(
         if len(free) >= needed:
             return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.guaranteed())
     raise DoesNotFit(
-        f"no core group is left for {_name(splitting, position)} and the nodes after it",
+        f"there is no free core group for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
         f"{_groups(len(groups))} are formed",
         "raise the threshold or the node limit, or describe more cores or chips",

@@ -42,7 +42,7 @@ class CoreCapability:
 class Fabric:
     """`chips` chips of `cores_per_chip` cores each; cores are numbered from 0 over all chips.
 
-    `core` is what each core has of its own; `kinds` lists the first and the last core of those that have something else
+    `core` is what each core does not share; `kinds` lists the first and the last core of those that have something else
     instead. The cores in use on a chip share its `cache_bytes` of storage and its `external_bytes` off the chip.
     """
 
@@ -69,7 +69,7 @@ class Fabric:
         return max(self.core.macs_per_s, *(own.macs_per_s for _, _, own in self.kinds), 0.0)
 
     def own(self, core: int) -> CoreCapability:
-        """Return what a core has of its own."""
+        """Return what a core does not share."""
         return next((own for first, last, own in self.kinds if first <= core <= last), self.core)
 
     def guaranteed(self, core: int = 0) -> CoreCapability:

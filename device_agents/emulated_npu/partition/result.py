@@ -13,7 +13,7 @@ from device_agents.emulated_npu.partition.traversal import Traversal
 
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
 """The reason why a sub-structure ends: its next node would exceed the threshold, the node limit or the capability of
-the group; the second leg of the traversal begins; or no node is left."""
+the group; the second leg of the traversal begins; or there are no more nodes."""
 
 
 @dataclass(frozen=True)

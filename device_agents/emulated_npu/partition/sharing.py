@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, Stretch
+from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, TraversalSegment
 from device_agents.emulated_npu.partition.greedy import partition_by_score, smallest_threshold
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import NodeGraph
@@ -78,7 +78,7 @@ def _threshold(splitting: Splitting, planned: Sequence[CoreGroup]) -> tuple[floa
     return smallest, [f"threshold raised from {given:.6g}: {found}"]
 
 
-def _homes(splitting: Splitting, stretches: Sequence[Stretch], groups: Sequence[CoreGroup]) -> list[int]:
+def _homes(splitting: Splitting, stretches: Sequence[TraversalSegment], groups: Sequence[CoreGroup]) -> list[int]:
     """Return the group of every sub-structure; raises DoesNotFit if the groups cannot hold them in their order."""
     ends = [0, *(stretch.stop for stretch in stretches)]
     # reached[end]: the smallest largest score with the groups so far and the sub-structures before `end`.

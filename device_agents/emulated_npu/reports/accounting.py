@@ -17,7 +17,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.single_core import Schedule
-from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 TensorClass = Literal["weights", "activations", "input_output", "halo_copies"]
 TENSOR_CLASSES: tuple[TensorClass, ...] = ("weights", "activations", "input_output", "halo_copies")
@@ -61,7 +61,7 @@ def moved_by_class(
         command = step.item
         if not isinstance(command, Command):
             continue
-        is_packed = _moves_packed_weights(command)
+        is_packed = command.loads_packed_weights
         for space, read, written in costs.cost(command).traffic:
             if read:
                 source = next(operand for operand in command.sources if operand.descriptor.space is space)
@@ -75,13 +75,6 @@ def moved_by_class(
             read = sum(one.descriptor.bytes for one in command.sources if one.descriptor.space is Space.HALO)
             found["halo_copies"] += MovedBytes(read, target.bytes if target.space is Space.HALO else 0)
     return found
-
-
-def _moves_packed_weights(command: Command) -> bool:
-    """Return whether a command loads plain bytes in one run to SB or, on their way there, to the last-level cache."""
-    target = command.target.descriptor
-    plain = command.function is Function.LOAD and target.dtype is DataType.UINT8 and target.strides == (1,)
-    return plain and target.space in (Space.SB, Space.LLC)
 
 
 class _AddressClasses:
@@ -116,7 +109,7 @@ def useful_macs(compiled: Compiled) -> Mapping[int, int]:
     found: Counter[int] = Counter()
     for plan in compiled.plans:
         for layer in plan.layers:
-            if layer.function in (Function.CONVOLVE, Function.DEPTHWISE):
+            if layer.function.multiplies:
                 products = layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
                 found[layer.index] += _outputs(plan.geometry, layer) * products
     return found

@@ -10,7 +10,8 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost.command_cost import macs
-from device_agents.emulated_npu.unit_commands import Binary, Command, Function, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
+from device_agents.emulated_npu.unit_settings import Binary
 
 Moves = Mapping[tuple[Space, Space], int]
 """Bytes by source and target memory."""

@@ -1,7 +1,7 @@
 """The network time of S2.6 from the static program: decoded and unrolled, but not run.
 
 `network time = wait time + max(sum of IO times, sum of CP times)`; wait time is how long the queue with the larger sum
-is idle until the end. Queues of the VFU and of the last-level cache have sums of their own. It is a recurrence over the
+is idle until the end. Queues of the VFU and of the last-level cache have separate sums. It is a recurrence over the
 items in program order. The control unit takes no time: the time of CONFIG and CONTROL instructions is in no sum. Queue
 depths and semaphores are respected. The k-th unit taken is the k-th unit posted, in program order; this is exact if
 only one queue posts a semaphore and only one waits for it, as in the compiler's programs.
@@ -110,7 +110,7 @@ class _Recurrence:
         self._issue_ps = 0
 
     def add(self, step: IssuedStep) -> None:
-        """Add the next item in program order; it leaves its queue at once if its time is known."""
+        """Add the next item in program order; it leaves its queue immediately if its time is known."""
         item = step.item
         if item is None:
             return

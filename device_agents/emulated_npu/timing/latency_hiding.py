@@ -26,7 +26,7 @@ class TransferWindow:
         self._not_before_ps = 0
 
     def asked_ps(self, issued_ps: int) -> int:
-        """Return when the next transfer is asked for."""
+        """Return when the next transfer is requested."""
         return max(issued_ps, self._not_before_ps, self._ends[0])
 
     def end(self, now_ps: int) -> None:

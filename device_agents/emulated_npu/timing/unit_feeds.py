@@ -1,6 +1,6 @@
-"""What queues feed: the LLC queue moves data of the last-level cache alone, and each unit takes from one queue.
+"""What queues feed: the LLC queue moves only data of the last-level cache, and each unit takes from one queue.
 
-MFU and VFU have queues of their own only on some machines.
+MFU and VFU have separate queues only on some machines.
 """
 
 from __future__ import annotations

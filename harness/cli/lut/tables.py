@@ -141,7 +141,7 @@ def diff(
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
-    from harness.lut.diff import compare
+    from harness.lut.layer_diff import compare
     from harness.lut.table_choice import open_table
 
     workspace = find_workspace(directory)
@@ -239,7 +239,7 @@ def _warn(table: Lut) -> None:
         note(f"{table.method} is for comparison: other commands use this table only with --lut {table.name}")
     merged = [OVERHEAD_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]
     if table.overhead.model == "plain":
-        merged = []  # they are no terms of it
+        merged = []  # the plain model has no such terms
     if merged:
         note(
             f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"

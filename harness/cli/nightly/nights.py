@@ -88,7 +88,7 @@ def run(
         written.append(html)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
-        note(f"Nothing is left to measure: the night of {report.night} is complete")
+        note(f"There is nothing to measure: the night of {report.night} is complete")
     if json:
         print_json(**report.data, reports=[str(path) for path in written])
     else:
@@ -122,7 +122,7 @@ def _end_with_verdict(report: NightReport, written: Path) -> None:
 
 @contextlib.contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises Interrupted at once."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises Interrupted immediately."""
     with stop_on_interrupt() as stop:
         before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
         try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
@@ -21,7 +21,7 @@ def split_command(
     machine: MachineChoice,
     csv: arguments.CsvFile = None,
     *,
-    compiler: Annotated[Options, Only(("halo", "residency", "reorder"))],
+    compiler: Annotated[Options, OnlyFields(("halo", "residency", "reorder"))],
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:

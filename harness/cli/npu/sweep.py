@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
@@ -56,7 +56,7 @@ def sweep_command(
     plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,
     *,
     compiler: Options,
-    limits: Annotated[RunOptions, Only(("cycle_budget",))],
+    limits: Annotated[RunOptions, OnlyFields(("cycle_budget",))],
     jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel processes.")] = 1,
     dim: arguments.Dims = None,
     json: arguments.Json = False,

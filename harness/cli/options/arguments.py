@@ -38,7 +38,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    """Return the names of tables, also of the package, that begin with a text, for the shell's completion."""
+    """Return the names of tables, including published ones, that begin with a text, for the shell's completion."""
     from harness.lut.table_choice import PUBLISHED, table_folders
     from harness.workspace import find_workspace
 

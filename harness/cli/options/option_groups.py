@@ -25,7 +25,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})\Z")
 
 
 @dataclass(frozen=True)
-class Only:
+class OnlyFields:
     """Annotation of a dataclass parameter: the fields that the command offers; the others keep their defaults."""
 
     names: tuple[str, ...]
@@ -67,15 +67,15 @@ def spread(command: Command) -> Command:
     return run
 
 
-def _dataclass(hint: Any) -> tuple[type | None, Only | None]:
+def _dataclass(hint: Any) -> tuple[type | None, OnlyFields | None]:
     only = None
     if get_origin(hint) is Annotated:
-        only = next((each for each in hint.__metadata__ if isinstance(each, Only)), None)
+        only = next((each for each in hint.__metadata__ if isinstance(each, OnlyFields)), None)
         hint = hint.__origin__
     return (hint if dataclasses.is_dataclass(hint) else None), only  # type: ignore[return-value]
 
 
-def _options(kind: type, only: Only | None) -> list[_Option]:
+def _options(kind: type, only: OnlyFields | None) -> list[_Option]:
     hints = get_type_hints(kind, include_extras=True)
     chosen = [each for each in dataclasses.fields(kind) if only is None or each.name in only.names]
     return [_option(each, hints[each.name]) for each in chosen]

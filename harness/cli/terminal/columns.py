@@ -1,8 +1,8 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
 On a terminal, heads are stacked, names are cut in the middle, where they differ least, and sentences are folded at
-words. Numbers are neither cut nor folded: a number without its end is another number. Columns that do not fit beside
-the others stand below them, behind the first column.
+words. Numbers are neither cut nor folded: a number without its end is a different number. Columns that do not fit are
+printed below the others, after the first column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMERIC = re.compile(
     r"(?=.{0,8}\Z|\W{0,3}\d.{0,30}\Z)(?!.*\d/\d)"
     r"(?:[\W\d_]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-zµ]{1,4}|(?<=[0-9] )[a-zµ]+/[a-z]+)?\Z"
 )
-"""Numbers, intervals and numbers with a unit; other cells are text, also long ones of digits and symbols alone."""
+"""Numbers, intervals and numbers with a unit; other cells are text, even long ones of digits and symbols."""
 _BAR = re.compile(r"█*(?: ◀ .*)?\Z")
 _SENTENCE_WORDS = 3
 _LONG_WORD = 16

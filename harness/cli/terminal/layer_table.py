@@ -62,7 +62,7 @@ class ShownLayer:
 
 @dataclass(frozen=True)
 class _Column:
-    """A head, the cell of a row, and whether `--wide` alone shows the column."""
+    """A head, the cell of a row, and whether only `--wide` shows the column."""
 
     head: str
     cell: Callable[[ShownLayer], str]

@@ -36,17 +36,17 @@ def print_error(error: HarnessError) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line beside the result."""
+    """Print a line on stderr, apart from the result."""
     _print_folded(printable(text), sys.stderr)
 
 
 def print_line(text: str, head: str = "") -> None:
-    """Print a line of the result behind a head; two spaces separate its parts."""
+    """Print a line of the result after a head; two spaces separate its parts."""
     _print_folded(printable(text), sys.stdout, head)
 
 
 def _print_folded(text: str, stream: TextIO, head: str = "") -> None:
-    """Print a line behind a head; on a terminal one that is too long takes several, and each figure stays whole."""
+    """Print a line after a head; on a terminal a long one is broken into several, but never within a figure."""
     width = _width_of(stream)
     if width is not None and len(head + text) > width:
         from harness.cli.terminal.columns import fold_line
@@ -61,7 +61,7 @@ def _width_of(stream: TextIO | None) -> int | None:
 
 
 def note_from_signal(text: str) -> None:
-    """Print a line beside the result from a signal handler.
+    """Print a line on stderr from a signal handler.
 
     The signal may have come in the middle of a write to stderr. Its stream must not be entered a second time, which can
     end the interpreter, so the line goes to the descriptor.
@@ -74,7 +74,7 @@ def note_from_signal(text: str) -> None:
 
 
 def progress_note(text: str) -> None:
-    """Print a line beside the result if stderr is a terminal."""
+    """Print a line on stderr if it is a terminal."""
     if sys.stderr.isatty():
         note(text)
 

@@ -54,14 +54,14 @@ class StopRequest(threading.Event):
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C sets; the second Ctrl-C raises Interrupted at once."""
+    """Yield an event that the first Ctrl-C sets; the second Ctrl-C raises Interrupted immediately."""
     stop = StopRequest()
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
         if stop.is_set():
             raise Interrupted("Interrupted twice", next_step="Run the same command again to resume")
         stop.set()
-        note_from_signal("Stopping after the current probe; press Ctrl-C again to stop at once")
+        note_from_signal("Stopping after the current probe; press Ctrl-C again to stop immediately")
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -76,7 +76,7 @@ def show_progress(
 ) -> Iterator[Observer]:
     """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
 
-    Without a thread the line is drawn at each progress alone, and the work may fork. `command` is that of
+    Without a thread the line is only drawn at each progress, and the work may fork. `command` is that of
     `ProgressLine`; that of the first line began when the program was loaded.
     """
     line = ProgressLine(label, command, before_s=time.monotonic() - LOADED_S if is_first else 0.0)

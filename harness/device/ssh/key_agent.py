@@ -118,7 +118,7 @@ def _chosen(target: SshTarget, path: Path, keys: Sequence[paramiko.AgentKey]) ->
 
 
 def _public_blob(identity: Path) -> bytes:
-    """The public key of an identity: of the file itself if it is public, else of the file beside it."""
+    """The public key of an identity: of the file itself if it is public, else of the file next to it."""
     path = identity if identity.suffix == ".pub" else identity.with_name(f"{identity.name}.pub")
     private = shlex.quote(str(identity))
     step = f"Write it with `ssh-keygen -y -f {private} > {shlex.quote(str(path))}`"

@@ -16,7 +16,7 @@ _SIZES = {0x1: 8, 0x2: 8, 0x4: 4, 0x8: 8}
 
 
 class BoundedSftp(paramiko.SFTPClient):  # type: ignore[misc]
-    """Raises SFTPError if the server sends too many answers, too long ones, or attributes that nobody asked for."""
+    """Raises SFTPError if the server sends too many answers, too long ones, or attributes that were not requested."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._answers = self._names = 0
@@ -42,7 +42,7 @@ class BoundedSftp(paramiko.SFTPClient):  # type: ignore[misc]
 
 
 def _check_names(data: bytes) -> int:
-    """Return how many files a list has; raises SFTPError if it ends early. It begins behind the id of the request."""
+    """Return how many files a list has; raises SFTPError if it ends early. It begins after the id of the request."""
     count, at = _number(data, 4), 8
     for _ in range(count):
         for _ in ("name", "line of ls"):

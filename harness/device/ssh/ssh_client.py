@@ -1,7 +1,7 @@
 """An authenticated SSH connection (paramiko), through bastions if the way to the device has some.
 
 The host key of every server must be in the project's own known_hosts file. One identity is tried, once: that of
-devices.toml, or of ~/.ssh/config if devices.toml names none. A key agent is asked only if devices.toml names it.
+devices.toml, or of ~/.ssh/config if devices.toml names none. A key agent is used only if devices.toml names it.
 Nothing is forwarded but connections through bastions, and a refused host key or identity is never tried again.
 """
 
@@ -201,7 +201,7 @@ def _reach(target: SshTarget) -> socket.socket:
     try:
         stream = socket.create_connection((target.host, target.port), settings.connect_timeout_s)
     except ConnectionResetError:
-        raise _ResetError("it reset the connection at once") from None
+        raise _ResetError("it reset the connection immediately") from None
     except ConnectionRefusedError:
         next_step = "Check that sshd runs on the device and listens on this port"
         raise _unreachable(target, "the port is closed", next_step) from None

@@ -33,7 +33,7 @@ _SETTING = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*\Z")
 class HostSettings:
     """The settings for one alias; `host` is the alias itself unless HostName replaces it, None is not set.
 
-    `jump` is the text of ProxyJump, and `runs_command` is true if a ProxyCommand stands in its place.
+    `jump` is the text of ProxyJump, and `runs_command` is true if there is a ProxyCommand in its place.
     """
 
     host: str

@@ -25,11 +25,11 @@ _READ_BYTES = 64 * 1024
 _SEND_BYTES = 32 * 1024
 _SLICE_S = 0.2
 _DRAINED_BYTES = 4 << 20
-"""How much is read at once of what nobody waits for; the window of a channel has 2 MiB."""
+"""How much unexpected data is read in one call; the window of a channel has 2 MiB."""
 
 
 class SshConnection:
-    """An agent on a channel of its own SSH connection."""
+    """An agent on a channel of a separate SSH connection."""
 
     def __init__(self, client: SshLink, channel: paramiko.Channel) -> None:
         self._client = client

@@ -89,7 +89,7 @@ class _Hop:
 
 
 def _chain(name: str, jump: str | None, config: SshConfig, seen: Sequence[str] = ()) -> tuple[_Hop, ...]:
-    """The hops of a ProxyJump in the order of the connections; the first one may have a ProxyJump of its own."""
+    """The hops of a ProxyJump in the order of the connections; the first one may have its own ProxyJump."""
     if jump is None or jump.lower() == "none":
         return ()
     hops = tuple(_hop(name, text) for text in jump.split(","))
@@ -177,8 +177,8 @@ def changed_key(target: SshTarget, key: paramiko.PKey) -> HostKeyError:
     host, file = shlex.quote(target.known_name), shlex.quote(str(target.settings.known_hosts))
     listed = target.settings.known_hosts
     why = f"{listed} lists a different key: the device was reinstalled, or the connection is intercepted"
-    mend = f"run `ssh-keygen -R {host} -f {file}` and add this line"
-    return _error(f"The host key of {target.title} has changed", why, mend, target, key)
+    remedy = f"run `ssh-keygen -R {host} -f {file}` and add this line"
+    return _error(f"The host key of {target.title} has changed", why, remedy, target, key)
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class RefuseUnknown:
         raise unknown_key(self.target, key)
 
 
-def _error(what: str, why: str, mend: str, target: SshTarget, key: paramiko.PKey) -> HostKeyError:
+def _error(what: str, why: str, remedy: str, target: SshTarget, key: paramiko.PKey) -> HostKeyError:
     kind = next((kind for kind in ("ed25519", "ecdsa", "rsa") if kind in key.get_name()), "ed25519")
     compare = f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on that machine"
     line = f"{target.known_name} {key.get_name()} {key.get_base64()}"
     shown = f"{key.get_name()} {key.fingerprint}"  # as OpenSSH prints it
-    return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {mend}: {line}")
+    return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {remedy}: {line}")

@@ -24,7 +24,7 @@ SETUP_BYTES = 1 << 20
 PACKET_BYTES = 256 << 10
 """The longest packet of OpenSSH; the channels of harness ask for at most 32 KiB."""
 SPARE_BYTES = 16 << 20
-"""What a server may send besides the data of channels, in all, with _PACKET_COST for each packet."""
+"""The total number of bytes that a server may send besides the data of channels, plus _PACKET_COST for each packet."""
 _PACKET_COST = 64
 _WRITE_S = SEND_STALL_S
 _REKEY_S = 10.0
@@ -54,7 +54,7 @@ class _BoundedStream:
         return getattr(self._stream, name)
 
     def trust(self) -> None:
-        """Count no longer: the user is authenticated, and packets have a bound of their own."""
+        """Stop counting: the user is authenticated, and packets have a separate limit."""
         self._left = 0
 
     def recv(self, count: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Run requests on other hosts through a Dask scheduler and workers beside the devices (extra `cluster`)."""
+"""Run requests on other hosts through a Dask scheduler and workers close to the devices (extra `cluster`)."""

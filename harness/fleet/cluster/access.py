@@ -40,7 +40,7 @@ def engine_address(text: str) -> str | None:
 
 
 def resource_of(device: str) -> str:
-    """Return the name of the Dask resource that stands for a device."""
+    """Return the name of the Dask resource that represents a device."""
     return f"device:{device}"
 
 

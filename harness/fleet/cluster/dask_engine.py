@@ -194,7 +194,7 @@ class _Run:
         """The outcome of the next request that ends within a moment."""
         try:
             task = self._tasks[self._ended.get(timeout=_SLICE_S)]
-        except (queue.Empty, KeyError):  # nothing yet, or a request that was given up
+        except (queue.Empty, KeyError):  # nothing yet, or a request that was abandoned
             return
         from distributed import CancelledError
 

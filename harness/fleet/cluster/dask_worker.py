@@ -83,7 +83,7 @@ class LabPlugin(WorkerPlugin):
         stop = threading.Event()
         with self._guard:
             self._stops[key] = stop
-            if key not in self._wanted:  # cancelled meanwhile
+            if key not in self._wanted:  # cancelled in the meantime
                 stop.set()
         try:
             yield stop

@@ -45,7 +45,7 @@ class WorkerJob:
     """A named request as a worker receives it.
 
     `held_out` lists campaigns that must not be continued: when they began, and why. `earlier` is the newest watch of
-    the request's subject, if there is one: the name of its job, and the extract with that campaign alone.
+    the request's subject, if there is one: the name of its job, and the extract with only that campaign.
     """
 
     request: ProfileRequest
@@ -74,7 +74,7 @@ class DetachedRequest:
 def detach_models(request: ProfileRequest) -> DetachedRequest:
     """Return a request as it can be sent; networks are checked here, before any device is contacted.
 
-    Raises InputError for files that cannot be sent, and a NetworkError if no network is left.
+    Raises InputError for files that cannot be sent, and a NetworkError if none of the networks can be used.
     """
     references: list[str] = []
     refused: list[RefusedNetwork] = []

@@ -20,14 +20,8 @@ from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.loaded_probes import prepare
 from harness.measure.progress import Observer, Progress, begin, in_phase
 from harness.network.effort import compile_effort, networks_effort, side_by_side
-from harness.network.fusion.fusion_rules import (
-    DEFAULT_RULES,
-    REWRITES,
-    UNSIGNED_PAIRS,
-    FusionRule,
-    as_executed,
-    learn_rules,
-)
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, REWRITES, UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
@@ -95,7 +89,7 @@ def cut_as_reported(
 def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured.
 
-    Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with a clock of its own
+    Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with its own clock
     reports no rewrites, which are those of ONNX Runtime.
     """
     key = _cache_key(session)
@@ -118,7 +112,7 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
 
 
 def _compiles(session: AgentSession) -> bool:
-    """Return whether a device compiles each operator, as one with a clock of its own does."""
+    """Return whether a device compiles each operator, as one with its own clock does."""
     return session.hello.clock == "device"
 
 

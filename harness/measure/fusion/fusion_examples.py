@@ -1,8 +1,8 @@
 """Examples of what exporters write and runtimes fuse, in one network that a device reveals and never measures.
 
-The networks of a campaign hold a part of what a runtime fuses: without a Pad in front of a convolution, none of their
-rules says that it is fused, and an unknown network would be cut there. The examples have operators in front of and
-behind convolutions of each kind, and around matrix products. Each is between operators that nothing is fused with.
+The networks of a campaign show only a part of what a runtime fuses: without a Pad before a convolution, none of their
+rules says that it is fused, and an unknown network would be cut there. The examples have operators before and after
+convolutions of each kind, and around matrix products. Each is between operators that nothing is fused with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import replace
 from onnx import TensorProto, helper
 
 from harness.measure.fusion.product_examples import add_products
-from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
+from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
+from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
 from harness.network.zoo.network_parts import NetworkParts
 
@@ -47,7 +48,7 @@ _ON_MAPS = (
     ("scale", "shift", "Relu"),
     ("residual", "Relu"),
 )
-"""Operators that read maps which others read as well, as in networks that normalise in front of convolutions."""
+"""Operators that read maps which others read as well, as in networks that normalise before convolutions."""
 _PADDED = ((), ("Relu",), ("scale", "shift"), ("scale", "shift", "Relu6"), ("scale", "Relu6"), ("scale",))
 
 
@@ -59,7 +60,7 @@ def example_rules(network: Network, groups: Sequence[frozenset[int]], source: st
     """Return the rules that the reported groups of the network of examples show.
 
     What holds for convolutions of all kinds and alignments is one rule, with `Conv` for all of them. If the Transposes
-    of an example are no operators of their own any more, the runtime moves Transposes.
+    of an example are no longer separate operators, the runtime moves Transposes.
     """
     group_of = {index: group for group in groups for index in group}
     seen: dict[str, dict[str, bool]] = defaultdict(dict)
@@ -139,7 +140,7 @@ def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
 
 
 def _map(parts: NetworkParts, name: str, channels: int) -> str:
-    """Add a convolution with an activation, which no operator behind it is fused into."""
+    """Add a convolution with an activation, into which no operator after it is fused."""
     source = parts.input(f"{name}.input", (1, _SOURCE_CHANNELS, _EDGE, _EDGE))
     weight = parts.weight(f"{name}.source.weight", (channels, _SOURCE_CHANNELS, 1, 1))
     return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.source", [source, weight])])
@@ -153,7 +154,7 @@ def _convolved(
     behind: Sequence[str],
     is_padded: bool = False,
 ) -> None:
-    """Add a convolution of a map, with these channels and groups, operators behind it that may add the other map."""
+    """Add a convolution of a map, with these channels and groups, and operators after it that may add the other map."""
     channels, groups = kind
     edge = 3 if is_padded or groups == channels else 1  # small weights: runtimes write the network to a file
     padding = 0 if is_padded else edge // 2

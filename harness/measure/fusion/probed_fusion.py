@@ -1,7 +1,7 @@
 """Find the fusion of a device that reports none: probe neighbouring operators apart and together.
 
 The search starts with pairs of operators. A pair that turns out to be fused then counts as one operator and is tried
-with its own neighbours, until no new pattern is found. Each step is a campaign of its own in the journal (purpose
+with its own neighbours, until no new pattern is found. Each step is a separate campaign in the journal (purpose
 `fusion`), so that an interrupted search resumes and a finished step is not repeated.
 """
 
@@ -21,7 +21,7 @@ from harness.network.fusion.fusion_candidates import NodePair, neighbours, shape
 from harness.network.fusion.fusion_rules import SIGNIFICANCE, FusionRule
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import pair_producers, plan_pairs
+from harness.probe.fusion_probes import pair_producers, plan_pairs
 from harness.probe.producer import ProducerKind
 
 POLICIES = (RepeatPolicy(runs=16), RepeatPolicy(runs=48))

@@ -26,12 +26,12 @@ _AROUND_PRODUCTS = (
     ("residual", "decomposed"),
     ("residual", "LayerNormalization"),
 )
-"""Operators one behind the other; `product` is one of two activations, `decomposed` a LayerNormalization of older
+"""Operators one after the other; `product` is one of two activations, `decomposed` a LayerNormalization of older
 exporters."""
 
 
 def add_products(parts: NetworkParts) -> None:
-    """Add all examples; the nodes of one share the part of their names in front of a colon."""
+    """Add all examples; the nodes of one share the part of their names before a colon."""
     for at, around in enumerate(_AROUND_PRODUCTS):
         _product(parts, f"product{at}", around)
     _attention(parts, "attention")
@@ -60,7 +60,7 @@ def _product(parts: NetworkParts, name: str, around: Sequence[str]) -> None:
 
 
 def _attention(parts: NetworkParts, name: str) -> None:
-    """Add attention whose query, key and value are products of their own."""
+    """Add attention whose query, key and value are separate products."""
     source = _absolute(parts, f"{name}.source", (1, _ROWS, _DEPTH))
     heads = []
     for kind, perm in (("query", (0, 2, 1, 3)), ("key", (0, 2, 3, 1)), ("value", (0, 2, 1, 3))):

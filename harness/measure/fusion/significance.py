@@ -1,10 +1,10 @@
 """Test whether a device fuses two neighbouring operators, from what they save together over several shapes.
 
-A saving is compared with the time of the smaller operator alone: a fused pair saves most of it, others save nothing.
-The boundary is one half, both answers need evidence, and the rest is undecided. The share `saving = share * own` is
-fitted over all shapes, each weighted by the errors of its probes. No saving counts for more than `own`: savings beyond
-it, such as a reorder that disappears, are no further evidence and differ between shapes. If shapes disagree more than
-their errors allow, the error of the share grows accordingly (Birge's ratio).
+A saving is compared with the time of the smaller operator by itself: a fused pair saves most of it, others save
+nothing. The boundary is one half, both answers need evidence, and the rest is undecided. The share `saving = share *
+own` is fitted over all shapes, each weighted by the errors of its probes. No saving counts for more than `own`: savings
+beyond it, such as a reorder that disappears, are no further evidence and differ between shapes. If shapes disagree more
+than their errors allow, the error of the share grows accordingly (Birge's ratio).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class ShapeSaving:
-    """The saving of two neighbours in one shape and the time of the smaller alone, in seconds with standard errors.
+    """The saving of two neighbours in one shape and the time of the smaller by itself, in seconds with standard errors.
 
     `excess_stderr_s` is the standard error of `saving_s - HALF * own_s`, whose terms share measurements.
     """
@@ -61,7 +61,7 @@ def shape_saving(
     first_inputs: Measurement,
     second_inputs: Measurement,
 ) -> ShapeSaving:
-    """Return the saving in one shape from its six probes, which `harness.probe.pairs` plans."""
+    """Return the saving in one shape from its six probes, which `harness.probe.fusion_probes` plans."""
     saving_s = first.latency_s + second.latency_s - both.latency_s - between.latency_s
     group, inputs = _smaller((first, first_inputs), (second, second_inputs))
     own_s = group.latency_s - inputs.latency_s

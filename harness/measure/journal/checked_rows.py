@@ -144,7 +144,7 @@ class JournalTable:
 
 
 def new_number(db: sqlite3.Connection) -> int:
-    """Return a number for a campaign, under which nothing is left of another one that was lost."""
+    """Return a number for a campaign, under which there are no rows of a lost one."""
     owners = ("max(id) FROM campaigns", "max(campaign) FROM digests", "max(campaign) FROM probes")
     return 1 + max(db.execute(f"SELECT {one}").fetchone()[0] or 0 for one in owners)
 

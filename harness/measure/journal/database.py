@@ -90,7 +90,7 @@ class DurableFile:
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
         """Open or create the file; raises JournalError.
 
-        `to_read` opens it also where it may not be written, and creates none: without a file, there are no records.
+        `to_read` opens it even if it may not be written, and creates none: without a file, there are no records.
         """
         self.path = path
         try:
@@ -191,7 +191,7 @@ def _names(db: sqlite3.Connection) -> frozenset[str]:
 def _is_fixed(path: Path) -> bool:
     """Return whether nobody can change a file from here, as on a file system that is read-only, and its log is empty.
 
-    SQLite would write beside it even to read it. A file that its owner has open has an index of the log beside it.
+    SQLite would write to its folder even to read it. A file that its owner has open has an index of the log next to it.
     """
     path = path.resolve()
     log, index = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))

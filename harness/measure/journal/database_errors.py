@@ -17,7 +17,7 @@ _RESTORE = (
     "Keep the file. Restore it from a backup; without one, `sqlite3 FILE .recover` writes what can be read of it as SQL"
     " for a new file"
 )
-_PERMISSION = "Check that you may write to the file, to its folder, and to the files -wal and -shm beside it"
+_PERMISSION = "Check that you may write to the file, to its folder, and to the files -wal and -shm next to it"
 _RELEASE = "Wait until that process ends, or end it"
 _STEPS = {
     sqlite3.SQLITE_FULL: "Free space on the disk",

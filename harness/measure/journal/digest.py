@@ -1,11 +1,12 @@
 """Running digests of campaigns, which show that a journal was altered on disk after its samples were committed.
 
-The digest of a campaign has three parts: of its plan, written once; of its state, written anew by each transaction; and
-of its series with their samples. The series that one transaction wrote are a block. Each block's digest is that of its
-content and of the blocks before it, so nothing written later covers what was altered earlier. SQLite itself writes the
-content of a block as JSON, in which every value shows its type; Python, row by row, takes three to five times as long.
+The digest of a campaign has three parts: of its plan, written once; of its state, written again by each transaction;
+and of its series with their samples. The series that one transaction wrote are a block. Each block's digest is that of
+its content and of the blocks before it, so nothing written later covers what was altered earlier. SQLite itself writes
+the content of a block as JSON, in which every value shows its type; Python, row by row, takes three to five times as
+long.
 
-Digests detect damage, not forgery: who can write the journal can write digests, too.
+Digests detect damage, not forgery: anyone who can write the journal can also write digests.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def check(db: sqlite3.Connection, campaign: int) -> Verdict:
     """Compare a campaign with its digest, within a transaction; reads all its samples."""
     try:
         found = (_of(db, _PLAN, campaign), _of(db, _STATE_WITHOUT_INDEX, campaign), _series(db, campaign))
-    except sqlite3.Error as error:  # of a value: JSON has no bytes; text that is no UTF-8 has no code of SQLite
+    except sqlite3.Error as error:  # of a value: JSON has no bytes; text that is not UTF-8 has no code of SQLite
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
             raise
         return "altered"
@@ -133,7 +134,7 @@ def _series(db: sqlite3.Connection, campaign: int) -> str | None:
 
 
 def _contents(db: sqlite3.Connection, campaign: int, after: int) -> Iterator[tuple[int, int, str]]:
-    """Yield the bounds and the content of the blocks behind a series."""
+    """Yield the bounds and the content of the blocks of a series."""
     for first, last, series, samples in db.execute(_BLOCKS, (campaign, after)):
         yield first, last, f"{series or ''}\n{samples or ''}"
 

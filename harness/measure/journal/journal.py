@@ -87,7 +87,7 @@ class Journal(JournalReader):
     def resumable(self, key: CampaignKey, shared_by: int = 0) -> Campaign | None:
         """Return the newest campaign with this key that is not finished, or that waits for its golden probe.
 
-        `shared_by` is the token of a session whose device others use, too: campaigns that they work on are passed
+        `shared_by` is the token of a session whose device others also use: campaigns that they work on are passed
         over, and the one returned is this session's until its end.
         """
         with self._choosing(shared_by):
@@ -137,7 +137,7 @@ class Journal(JournalReader):
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
 
     def hold_back(self, campaigns: Iterable[int]) -> None:
-        """Keep campaigns that were altered on disk out of tables and comparisons, and give up those that are lost.
+        """Keep campaigns that were altered on disk out of tables and comparisons, and forget those that are lost.
 
         Intact ones stay as they are.
         """

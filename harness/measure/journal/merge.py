@@ -23,7 +23,7 @@ _Row = Mapping[str, Any]
 
 
 def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping[int, int]:
-    """Copy campaigns of a job on a device from an extract, as far as the journal lacks them, in one transaction.
+    """Copy campaigns of a job on a device from an extract that the journal lacks, in one transaction.
 
     Campaigns are the same if their keys and the times at which they began are equal. For a slot that both hold, the
     journal keeps its own series. If several complete campaigns have the same key, the one that began first counts and
@@ -159,7 +159,7 @@ def held_out(journal: Journal, *, job: str, device: str) -> dict[str, str]:
 
 
 def hold_out(journal: Journal, reasons: Mapping[str, str], *, job: str, device: str) -> None:
-    """Exclude campaigns that another journal holds out, so that the job starts anew."""
+    """Exclude campaigns that another journal excludes, so that the job starts again."""
     for one in journal.campaigns(device):
         if one.job == job and one.excluded in (None, PENDING) and one.created in reasons:
             journal.exclude(one.id, one.token, printable(reasons[one.created]))

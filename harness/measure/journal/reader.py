@@ -220,7 +220,7 @@ class JournalReader(DurableFile):
         return found
 
     def states(self, campaign: int) -> list[dict[str, float]]:
-        """Return the states of the machine beside the series of a campaign in order, each once.
+        """Return the states of the machine during the series of a campaign in order, each once.
 
         Raises as `samples` does.
         """

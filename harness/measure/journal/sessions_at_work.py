@@ -1,6 +1,6 @@
-"""Which sessions are at work in a workspace, on devices that several sessions use at once.
+"""Which sessions are at work in a workspace, on devices that several sessions use at the same time.
 
-Each such session holds a lock on a file of its own beside the journal, named by device and token. The kernel releases
+Each such session holds a lock on its own file next to the journal, named by device and token. The kernel releases
 the lock when the process of the session ends, however it ends, so a campaign of a session that was killed is free.
 """
 

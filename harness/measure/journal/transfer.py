@@ -1,4 +1,4 @@
-"""A job's campaigns as the bytes of a journal of their own, and the checks before such bytes are read.
+"""A job's campaigns as the bytes of a separate journal, and the checks before such bytes are read.
 
 The bytes come from another host, which may deliver samples and nothing else. They are opened without triggers, views or
 functions, must have exactly the tables of this version, and each value is checked before it is used.
@@ -37,7 +37,7 @@ _SAFE = ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON")
 def extract(path: Path, job: str, campaign: int | None = None) -> bytes:
     """Return the campaigns of a named job, complete or not, as the bytes of a journal that holds nothing else.
 
-    `campaign` selects a single one. Digests go with the campaigns. One that was altered on disk is left out if it is
+    `campaign` selects a single one. Digests go with the campaigns. One that was altered on disk is skipped if it is
     excluded. Raises JournalError for another altered one, and if the journal at `path` cannot be read.
     """
     with Journal(path) as journal:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
+from harness.measure.noise.campaign_drift import drift_of, scatter_of
 from harness.measure.noise.machine_noise import MachineNoise, Spreads, State, between_most_processes, judge, load_of
 from harness.measure.noise.quiet_phases import Phases, phases_of
-from harness.measure.noise.steadiness import drift_of, scatter_of
 from harness.measure.summary import undisturbed
 from harness.samples import Sample
 
 GOLDEN, PROCESS = "golden", "process"
-"""The purposes of campaigns of the reference probe alone: before and after each campaign, and in further processes."""
+"""The purposes of campaigns of only the reference probe: before and after each campaign, and in further processes."""
 _MOST_PROCESSES = 20
 """Processes of one device that its repeatability is taken from, the newest."""
 
@@ -43,7 +43,7 @@ def judge_campaign(journal: JournalReader, campaign: Campaign, slow_share: float
 
 @dataclass(frozen=True)
 class ProcessNoise:
-    """What a process that measured whole networks shows of its machine: facts about it, and what it reported meanwhile.
+    """The machine as a process that measured whole networks saw it: facts about it, and its reports during the runs.
 
     `reference` has samples of the reference probe, and `drift` is its drift among the networks, None for few samples;
     `slow_phases` is the share of the runs in slow phases.
@@ -94,7 +94,7 @@ def judge_processes(
 
 
 def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:
-    """Return the latency of the reference probe alone before and after a campaign, None if it was not measured."""
+    """Return the latency of only the reference probe before and after a campaign, None if it was not measured."""
     alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
     return statistics.median(found) if (found := _latencies_s(alone, campaign.clock)) else None
 
@@ -103,7 +103,7 @@ def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
     """Return the relative standard deviation of a latency between processes of the device in a campaign's state.
 
     All its processes in the journal that measured the reference probe count; 0 if there is only one, and on devices
-    with a clock of their own, which no process of the host changes.
+    with their own clock, which no process of the host changes.
     """
     if campaign.clock == "device":
         return 0.0

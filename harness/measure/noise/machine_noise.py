@@ -1,6 +1,6 @@
 """Whether the machine was quiet while it measured: a verdict, and the differences that it hides.
 
-The agent records counters of its machine beside every series. From these, and from the latency of the reference probe
+The agent records counters of its machine with every series. From these, and from the latency of the reference probe
 in the campaign and in several processes, follows what else the machine did and how far latencies repeat.
 """
 
@@ -39,7 +39,7 @@ _SMALL_SAMPLE_MAD = (0.838, 0.672, 0.734, 0.822, 0.839, 0.878, 0.886, 0.908)
 
 @dataclass(frozen=True)
 class MachineLoad:
-    """What a machine did beside measuring; each is None if it does not report it.
+    """What a machine did besides measuring; each is None if it does not report it.
 
     `steal` is the share of the processor time that the hypervisor gave to other guests, `other_cores` how many cores
     other programs used on average, and `waiting` how many tasks more than cores wanted to run.
@@ -169,7 +169,7 @@ def _noise_text(reasons: Sequence[str], resolution: float | None) -> str:
 
 
 def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineLoad:
-    """Return what a machine did beside measuring, by the states beside the series of one or more processes in order."""
+    """Return what a machine did besides measuring, by the states during the series of some processes in order."""
     threads, cores = (_count(fingerprint.get(name)) for name in ("threads", "cores"))
     if not cores:
         return MachineLoad()
@@ -206,7 +206,8 @@ def between_processes(latencies_s: Sequence[float]) -> float | None:
 
 
 def between_most_processes(latencies_s: Sequence[float]) -> float | None:
-    """As `between_processes`, from the median absolute deviation: a minority in slow phases of the machine is no part.
+    """As `between_processes`, from the median absolute deviation: a minority in slow phases of the machine has no
+    effect.
 
     A short measurement lies within one phase as a whole, so its own samples do not show it.
     """
@@ -218,7 +219,7 @@ def between_most_processes(latencies_s: Sequence[float]) -> float | None:
 
 
 def shown(share: float) -> str:
-    """Return a fraction as a percentage, with a digit behind the point below 10 %."""
+    """Return a fraction as a percentage, with a digit after the point below 10 %."""
     return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}"
 
 

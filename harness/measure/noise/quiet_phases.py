@@ -57,7 +57,7 @@ class Phases:
 def phases_of(samples: Sequence[ProbeSample], clock: str) -> Phases:
     """Find the slow phases in the samples of a campaign; `samples` and the result are in the order of measurement.
 
-    The times of a device with a clock of its own do not depend on other work of its host: all samples are quiet.
+    The times of a device with its own clock do not depend on other work of its host: all samples are quiet.
     """
     if clock == "device" or not samples:
         return Phases(tuple(samples))
@@ -117,7 +117,7 @@ def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
 def _quietest(slowness: Floats, deviations: Floats) -> float:
     """Return the slowness of the quiet runs of a batch.
 
-    The threads of a process may be far from each other for most of a batch: in two parts of a processor, as on a host
+    The threads of a process may share no cache for most of a batch: in two parts of a processor, as on a host
     that moves the cores of its guests. Then only a few runs were quiet: faster by more than runs scatter.
     """
     quarter, few = np.quantile(slowness, _QUIET_SHARES)

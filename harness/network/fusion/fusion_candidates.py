@@ -7,14 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.network.assemble import copy_node, index_bound
-from harness.network.fusion.fusion_rules import (
-    COMMUTATIVE,
-    DEFAULT_RULES,
-    FusionRule,
-    match_all,
-    parse_pattern,
-    pattern_of,
-)
+from harness.network.fusion.fusion_patterns import parse_pattern, pattern_of
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.rule_matching import COMMUTATIVE, match_all
 from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.learnt_weights import WEIGHT_OPS
 from harness.network.network import Constant, Network, Node, TensorType

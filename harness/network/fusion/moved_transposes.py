@@ -1,6 +1,6 @@
 """Transposes that a runtime moves and cancels, as exports of networks with channels last are full of.
 
-Such an export has a Transpose in front of each convolution and one behind it, and element-wise operators in between.
+Such an export has a Transpose before each convolution and one after it, and element-wise operators in between.
 ONNX Runtime computes these on the result of the convolution as it is, and leaves both Transposes out. In a probe of one
 layer nothing cancels them, so the network is rewritten before it is cut into layers.
 """
@@ -28,13 +28,13 @@ _BROADCAST = (
     *("Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor"),
 )
 _AXIS_CHANGED_AT = 13
-"""From this opset, Softmax has one axis; before, it joins all axes behind it."""
+"""From this opset, Softmax has one axis; before, it joins all axes after it."""
 
 
 def with_moved_transposes(network: Network) -> Network:
     """Return the network without Transposes that cancel each other; nodes keep their indices.
 
-    A Transpose that is left out has no inputs any more, and nothing reads it.
+    A removed Transpose has no inputs any more, and nothing reads it.
     """
     for permutation in dict.fromkeys(_permutation(network, node) for node in network.nodes if node.op == "Transpose"):
         if permutation is not None:
@@ -52,7 +52,7 @@ class _Rewrite:
 
 
 def _moved(network: Network, permutation: Permutation) -> Network:
-    """Leave out Transposes with this permutation, and those that undo it behind operators for any layout."""
+    """Remove Transposes with this permutation, and those that undo it after operators for any layout."""
     back = tuple(permutation.index(axis) for axis in range(len(permutation)))
     entries = {node.outputs[0]: node.inputs[0] for node in network.nodes if _permutation(network, node) == permutation}
     exits = {
@@ -111,7 +111,7 @@ def _region(network: Network, entries: Mapping[str, str], exits: set[int], back:
 
 
 def _reached(network: Network, entries: Mapping[str, str], back: Permutation) -> dict[int, _Rewrite]:
-    """Return the nodes behind entries that can compute on permuted tensors as far as they alone decide."""
+    """Return the nodes after entries that can compute on permuted tensors, judged only by themselves."""
     found: dict[int, _Rewrite] = {}
     waiting = [reader for name in entries for reader in network.readers(name)]
     while waiting:

@@ -2,7 +2,7 @@
 
 Its kernels compute with unsigned activations there, so it turns `int8` between the two operators into `uint8` and adds
 128 to the zero point, which changes no result. It does so only where one DequantizeLinear reads the tensor: a tensor
-with more readers, such as a residual, stays signed, and the operators beside it compute on floats. A layer alone in a
+with more readers, such as a residual, stays signed, and the operators around it compute on floats. A layer alone in a
 probe is not between its neighbours, so the network is rewritten before it is cut into layers.
 """
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.network.operand_shapes.calls import Call, Shape, must_be, same_rank
+from harness.network.operand_shapes.node_operands import NodeOperands, Shape, must_be, same_rank
 
 
-def attention(call: Call) -> Iterator[str]:
+def attention(operands: NodeOperands) -> Iterator[str]:
     """An Attention; its Q, K and V have three dimensions, or four with the heads in the second."""
-    query, key, value = shapes = tuple(call.shape(place) for place in range(3))
+    query, key, value = shapes = tuple(operands.shape(place) for place in range(3))
     if query is None or key is None or value is None:
         return
     if not len(query) == len(key) == len(value) or len(query) not in (3, 4):
@@ -19,8 +19,8 @@ def attention(call: Call) -> Iterator[str]:
         yield f"Its Q, K and V have batches of {query[0]}, {key[0]} and {value[0]}"
     if key[-2] != value[-2]:
         yield f"Its K and V have sequences of {key[-2]} and {value[-2]}"
-    own = call.number("kv_num_heads", 0)
-    heads = [query[1], key[1], value[1]] if len(query) == 4 else [call.number("q_num_heads", 0), own, own]
+    own = operands.number("kv_num_heads", 0)
+    heads = [query[1], key[1], value[1]] if len(query) == 4 else [operands.number("q_num_heads", 0), own, own]
     flat = [shape for shape in shapes if shape is not None and len(shape) == 3]
     if min(heads) < 1 or any(shape[2] % count for shape, count in zip(flat, heads, strict=False)):
         yield f"Its Q, K and V of {query[2]}, {key[2]} and {value[2]} cannot be divided into {heads} heads"
@@ -31,13 +31,13 @@ def attention(call: Call) -> Iterator[str]:
     sizes = sizes or [query[3], key[3], value[3]]
     if sizes[0] != sizes[1]:
         yield f"The heads of its Q and K have sizes of {sizes[0]} and {sizes[1]}"
-    yield from _mask(call, (query[0], heads[0], query[-2]))
-    yield from _past(call, (query[0], heads[1]), sizes[1:])
-    yield from must_be("nonpad_kv_seqlen", call.shape(6), (query[0],))
+    yield from _mask(operands, (query[0], heads[0], query[-2]))
+    yield from _past(operands, (query[0], heads[1]), sizes[1:])
+    yield from must_be("nonpad_kv_seqlen", operands.shape(6), (query[0],))
 
 
-def _mask(call: Call, into: Shape) -> Iterator[str]:
-    mask = call.shape(3)
+def _mask(operands: NodeOperands, into: Shape) -> Iterator[str]:
+    mask = operands.shape(3)
     if mask is None:
         return
     ends = zip(mask[-2::-1], into[::-1], strict=False)
@@ -45,10 +45,10 @@ def _mask(call: Call, into: Shape) -> Iterator[str]:
         yield f"Its mask has shape {list(mask)}; it must fit {list(into)} and the sequence of K"
 
 
-def _past(call: Call, batch_and_heads: Shape, sizes: list[int]) -> Iterator[str]:
+def _past(operands: NodeOperands, batch_and_heads: Shape, sizes: list[int]) -> Iterator[str]:
     lengths = set()
     for place, what, size in ((4, "past key", sizes[0]), (5, "past value", sizes[1])):
-        past = call.shape(place)
+        past = operands.shape(place)
         if past is None:
             continue
         if len(past) != 4 or past[:2] != batch_and_heads or past[3] != size:
@@ -59,9 +59,9 @@ def _past(call: Call, batch_and_heads: Shape, sizes: list[int]) -> Iterator[str]
         yield f"Its past key and past value have different lengths: {sorted(lengths)}"
 
 
-def rotary(call: Call) -> Iterator[str]:
+def rotary(operands: NodeOperands) -> Iterator[str]:
     """A RotaryEmbedding."""
-    read, cosines, sines, positions = (call.shape(place) for place in range(4))
+    read, cosines, sines, positions = (operands.shape(place) for place in range(4))
     if read is None or cosines is None or sines is None:
         return
     yield from must_be("sin_cache", sines, cosines)
@@ -71,9 +71,9 @@ def rotary(call: Call) -> Iterator[str]:
         return
     if positions is not None:
         yield from must_be("position_ids", positions, (read[0], read[-2]))
-    heads = 1 if len(read) == 4 else max(1, call.number("num_heads", 1))
+    heads = 1 if len(read) == 4 else max(1, operands.number("num_heads", 1))
     if read[-1] % heads:
         yield f"Its input of {read[-1]} cannot be divided into {heads} heads"
-    rotated = call.number("rotary_embedding_dim", 0) or read[-1] // heads
+    rotated = operands.number("rotary_embedding_dim", 0) or read[-1] // heads
     if rotated > read[-1] // heads or (cosines and cosines[-1] != rotated // 2):
         yield f"Its cos_cache ends with {cosines[-1:]}; it must end with half of {rotated}"

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
 from harness.network.operand_shapes import attention, normalisations, places, products
-from harness.network.operand_shapes.calls import Call, Rule, any_operator, at_least, axis_of_input, lists, singles
+from harness.network.operand_shapes.node_operands import (
+    NodeOperands,
+    Rule,
+    any_operator,
+    at_least,
+    axis_of_input,
+    lists,
+    singles,
+)
 
 if TYPE_CHECKING:
-    from harness.network.operand_shapes.calls import Array
+    from harness.network.operand_shapes.node_operands import Array
 
 
 def check_operands(node: Node, types: Iterable[TensorType | None], values: Mapping[int, Array], opset: int) -> None:
@@ -20,17 +28,17 @@ def check_operands(node: Node, types: Iterable[TensorType | None], values: Mappi
     `types` has the operands in order, None for absent ones; `values` those of constants, by their places. `opset` is
     the version of ONNX's operators.
     """
-    call = Call(node, [None if kind is None else kind.shape for kind in types], values, opset)
-    for why in _reasons(call):
+    operands = NodeOperands(node, [None if kind is None else kind.shape for kind in types], values, opset)
+    for why in _reasons(operands):
         raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why[:300])
 
 
-def _reasons(call: Call) -> Iterator[str]:
-    yield from _GROUPS(call)  # the other rules divide by them
-    yield from any_operator(call)
-    rules = _RUNTIME_RULES if call.node.domain else _RULES
-    for rule in rules.get(call.node.op, ()):
-        yield from rule(call)
+def _reasons(operands: NodeOperands) -> Iterator[str]:
+    yield from _GROUPS(operands)  # the other rules divide by them
+    yield from any_operator(operands)
+    rules = _RUNTIME_RULES if operands.node.domain else _RULES
+    for rule in rules.get(operands.node.op, ()):
+        yield from rule(operands)
 
 
 _GROUPS = at_least(1, "group", "groups", "num_groups", "offset_group")

@@ -2,7 +2,7 @@
 
 Exporters write the batch into inputs, and also into targets of Reshape, Expand and Resize, initial states and class
 tokens. The batch is followed through the network from the leading axes of its inputs: every tensor has at most one axis
-that grows with it. Where a constant holds the old batch on that axis, a constant of its own replaces it. Whether rows
+that grows with it. If a constant contains the old batch on that axis, a separate constant replaces it. Whether rows
 stay independent of each other only a run shows: see `batch_check`.
 """
 
@@ -163,7 +163,7 @@ class _Batching:
         return node
 
     def _with_shape(self, node: Node) -> Node:
-        """Give a node that reads a shape a constant of its own with the new batch."""
+        """Give a node that reads a shape a separate constant with the new batch."""
         at = _SHAPE_OPERANDS.get(node.op, len(node.inputs))
         if at >= len(node.inputs) or node.inputs[0] not in self.axes or node.inputs[at] not in self.constants:
             return node
@@ -191,7 +191,7 @@ class _Batching:
         return axis if axis in holds else next(iter(holds), None)
 
     def _with_constants(self, node: Node) -> Node:
-        """Widen the constants that a node reads beside a batch, such as a class token or a mask of windows."""
+        """Widen the constants that a node reads together with a batch, such as a class token or a mask of windows."""
         batched = next(name for name in node.inputs if name in self.axes)
         axis, old = self.axes[batched], self.network.types[batched].shape
         for at, name in enumerate(node.inputs):

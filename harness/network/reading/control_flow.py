@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.network import Node
-from harness.network.reading.network_ends import choice_step
+from harness.network.reading.network_boundary import choice_step
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
@@ -78,7 +78,7 @@ def captured(node: NodeProto) -> list[str]:
 
 
 def sort_nodes(graph: GraphProto) -> None:
-    """Put each node behind those that it reads from, as runtimes do; nodes that read in a circle come last."""
+    """Put each node after those that it reads from, as runtimes do; nodes in a cycle come last."""
     writers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
     awaited = [{writers[name] for name in (*node.input, *captured(node)) if name in writers} for node in graph.node]
     if all(at > max(before, default=-1) for at, before in enumerate(awaited)):
@@ -153,7 +153,7 @@ def scan_of(
 
 
 def _part(part: ValueInfoProto, source: str, axis: int, number: str, backwards: str) -> Iterator[NodeProto]:
-    """Yield nodes that take what a step of a Scan reads out of an input."""
+    """Yield nodes that extract the part of an input that a step of a Scan reads."""
     from onnx import helper
 
     if backwards:

@@ -188,7 +188,7 @@ def _become_limited(limits: Limits, keeps_streams: bool) -> None:
         _set_limit(resource.RLIMIT_DATA, _start_bytes + limits.memory_bytes)
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # native libraries write messages of their own before they abort
+    for stream in range(3):  # native libraries write messages before they abort
         os.dup2(nowhere, stream)
     _set_limit(resource.RLIMIT_AS, _pages(_ADDRESS_SPACE) + limits.memory_bytes)
 

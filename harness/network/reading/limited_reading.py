@@ -1,7 +1,7 @@
 """Read a file's network in a child process with limits: a hostile file costs an error, not the memory of the host.
 
 All that depends on the file is done there: parsing, checking, preparing, and setting another batch. Rows with another
-batch are compared in a child of that child, with limits of its own: if they are exceeded, nothing was compared, but the
+batch are compared in a child of that child, with separate limits: if they are exceeded, nothing was compared, but the
 network is handed back.
 """
 
@@ -28,9 +28,9 @@ from harness.network.reading import limited_process
 from harness.network.reading.batch import Rebatched, leading_dims, rebatch
 from harness.network.reading.batch_check import TOO_LARGE, check_rows
 from harness.network.reading.control_flow import all_nodes
-from harness.network.reading.hand_back import decode_network, encode_network, most_parts
 from harness.network.reading.limited_process import Answer
 from harness.network.reading.limits import READING, Limits, too_much_memory
+from harness.network.reading.network_codec import decode_network, encode_network, most_parts
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile, parse_model, read_model
 from harness.text import byte_size, printable, shortened

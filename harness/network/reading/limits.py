@@ -30,7 +30,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class LimitSettings:
     """The limits of one kind of work, and the names of the variables that replace them."""
 
     memory_variable: str
@@ -66,11 +66,11 @@ class Allowance:
         return f"{self.seconds_variable}={10 * limits.cpu_s}"
 
 
-READING = Allowance("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 4, more_s=4)
+READING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 4, more_s=4)
 """Reading a file: parsing, checking and inlining hold six copies of it at the same time."""
-COMPARING = Allowance("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 60)
-"""Running a file beside what is sent for it."""
-NPU = Allowance("HARNESS_NPU_MEMORY", "HARNESS_NPU_SECONDS", 900 << 20, 60)
+COMPARING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 60)
+"""Running a file and the model that is sent for it."""
+NPU = LimitSettings("HARNESS_NPU_MEMORY", "HARNESS_NPU_SECONDS", 900 << 20, 60)
 """A command of `harness npu` on a network that was read, or on a program."""
 NODES_PER_S = 10_000
 """The nodes for which reading may take another second."""

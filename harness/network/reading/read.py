@@ -175,7 +175,7 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Pa
 
     def refuse(why: str) -> InvalidNetwork:
         what = f"External data of tensor {tensor.name[:80]!r} is refused"
-        return InvalidNetwork(what, why=why, next_step="Keep external data in plain files beside the model")
+        return InvalidNetwork(what, why=why, next_step="Keep external data in plain files in the folder of the model")
 
     if folder is None:
         raise refuse("The network is held in memory, without a folder")

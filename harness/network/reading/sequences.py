@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
-from harness.network.reading.network_ends import choice_step
+from harness.network.reading.network_boundary import choice_step
 from harness.text import unused_name
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _POSITIONS = {"SequenceInsert": 2, "SequenceErase": 1, "SequenceAt": 1}
 
 @dataclass(frozen=True)
 class Resolved:
-    """What stands for an operator on a sequence: other names of tensors, constants, and nodes that read them."""
+    """The replacement of an operator on a sequence: other names of tensors, constants, and nodes that read them."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Sequences:
         return next((name for name in node.inputs if name in self._parts), "")
 
     def resolve(self, node: Node) -> Resolved | None:
-        """Return what stands for a node; None if it works on no known sequence, or on tensors that are not known."""
+        """Return the replacement of a node; None if it works on no known sequence, or on tensors that are not known."""
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 

@@ -33,7 +33,7 @@ def read_npu(network: Network, names: EmittedNames, content: bytes) -> RuntimeGr
     """Read groups, feature maps (as blocked tensors), chains and views.
 
     Layers that share a node form one group. A free node joins the group that reads or writes its result if that group
-    then still has one result; otherwise it is a group of its own. Raises ProtocolError if the content is malformed,
+    then still has one result; otherwise it is a separate group. Raises ProtocolError if the content is malformed,
     names unknown nodes, leaves nodes out, or contradicts itself.
     """
     report = _parsed(content)
@@ -55,7 +55,7 @@ def read_npu(network: Network, names: EmittedNames, content: bytes) -> RuntimeGr
 
 
 def read_npu_chains(names: EmittedNames, content: bytes) -> RuntimeGraph:
-    """Read chains and views alone; the model may hold nodes that are not the network's.
+    """Read only chains and views; the model may hold nodes that are not the network's.
 
     Such nodes are left out, and so are chains of nothing else. Raises ProtocolError if the content is malformed or
     contradicts itself.
@@ -81,7 +81,7 @@ def _parsed(content: bytes) -> _ReportedGraph:
 def _absorb_views(network: Network, sets: DisjointSets, free: frozenset[int]) -> None:
     """Join each view to its readers if these are in one group of layers, else to the layers that write its input.
 
-    A view joins its writers only if nothing else reads their result. Views of several results stay alone: no fusion
+    A view joins its writers only if nothing else reads their result. Views of several results stay separate: no fusion
     pattern can hold them.
     """
     waiting = set(free)

@@ -31,7 +31,7 @@ def read_runtime_graph(network: Network, names: EmittedNames, format_name: str, 
 
 
 def read_runtime_chains(names: EmittedNames, format_name: str, content: bytes) -> RuntimeGraph:
-    """Return the chains and views of a model that holds some nodes of a network and others beside them.
+    """Return the chains and views of a model that contains some nodes of a network and others.
 
     `groups` and `blocked` are empty. Only the emulated NPU has chains. Raises ProtocolError for content that
     contradicts itself.

@@ -1,8 +1,8 @@
 """Nodes that ONNX Runtime executes as one, from its optimised graph of a network.
 
 The runtime derives the names of what it makes from the names that it was given: `t17_nchwc`, `n44_token_1` or
-`InsertedPrecisionFreeCast_t50` stand for tensor t17, node n44 and tensor t50, whatever the pass that made them. Where
-one of its operators ends follows from the data flow: it also computes what no other operator stands for.
+`InsertedPrecisionFreeCast_t50` mean tensor t17, node n44 and tensor t50, independent of the pass that made them. Where
+one of its operators ends follows from the data flow: it also computes the nodes that no other operator represents.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _has_made_unsigned(graph: GraphProto) -> bool:
 
 
 class _Executed:
-    """The tensors of a network at which the runtime's operators end, and those that it keeps in a layout of its own."""
+    """The tensors of a network at which the runtime's operators end, and those that it keeps in its own layout."""
 
     def __init__(self, network: Network, names: EmittedNames, graph: GraphProto) -> None:
         self._network = network
@@ -61,7 +61,7 @@ class _Executed:
         self._known = {one.index for node in executed for one in self._stands_for(node)}
         self.together = [self._ends_of(node) for node in executed]
         self.blocked = self._blocked(graph)
-        # A tensor that is still there is between two operators, also if a conversion writes it.
+        # A tensor that is still there is between two operators, even if a conversion writes it.
         there = (name for node in graph.node for name in self._kept(node))
         self.ends = frozenset({*network.outputs, *there, *itertools.chain(*self.together), *self.blocked})
 
@@ -69,7 +69,7 @@ class _Executed:
         return node.op_type in _CONVERSIONS and all(one.op != node.op_type for one in self._stands_for(node))
 
     def _stands_for(self, node: NodeProto) -> list[Node]:
-        """Return the nodes of the network that write what a node of the runtime writes, or after which it is named."""
+        """Return the network nodes that write the results of a node of the runtime, or after which it is named."""
         written = [tensor for name in node.output if (tensor := self._tensor(name))]
         writers = (self._network.producers.get(tensor) for tensor in written)
         return [one for one in writers if one is not None] or list(self._named(" ".join((node.name, *node.output))))

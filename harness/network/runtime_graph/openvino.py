@@ -27,7 +27,7 @@ def read_openvino(network: Network, names: EmittedNames, content: bytes) -> Runt
     """Read groups and the tensors kept in a blocked layout.
 
     OpenVINO does not name the nodes that it folds away. Such a node joins the group that reads its result; it stays a
-    group of its own if several groups read it, or none. Raises ProtocolError if the content is malformed or names
+    separate group if several groups read it, or none. Raises ProtocolError if the content is malformed or names
     unknown nodes.
     """
     report = parse_report(_ReportedGraph, content)

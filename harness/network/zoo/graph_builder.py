@@ -79,7 +79,7 @@ class GraphBuilder:
         return output
 
     def constant(self, name: str, value: float | Sequence[int] | NDArray[np.int64]) -> str:
-        """Append a Constant node: a float becomes a float32 scalar; integers, alone or many, become int64."""
+        """Append a Constant node: a float becomes a float32 scalar; integers, one or many, become int64."""
         array = np.asarray(value, dtype=np.float32 if isinstance(value, float) else np.int64)
         return self.node("Constant", name, value=numpy_helper.from_array(array))
 

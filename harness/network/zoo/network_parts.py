@@ -66,7 +66,7 @@ class NetworkParts:
         return names
 
     def batch_normalisation(self, name: str, tensor: str, channels: int) -> str:
-        """Add a BatchNormalization with weights of its own, and return its result."""
+        """Add a BatchNormalization with its own weights, and return its result."""
         scales = [self.weight(f"{name}.{part}", (channels,)) for part in ("scale", "bias", "mean", "variance")]
         return self.node("BatchNormalization", name, [tensor, *scales])
 

@@ -51,7 +51,7 @@ class ArrayFit:
 
 
 def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
-    """Return the array and the model with the least loss.
+    """Return the array and the model with the lowest loss.
 
     A quick search fits only the rates of products; the model is fitted wholly for the best arrays of it. Its transfers
     and overlap are those of the best array so far, so it is repeated until the best array stays the same. The errors of

@@ -5,9 +5,9 @@
     transfer = bytes of weights / bandwidth of weights + bytes of features / bandwidth of features
 
 An overlap of 1 is max(compute, transfer), one of 0 the sum. Where an array waits for the weights of its first round of
-columns, only those of later rounds arrive meanwhile: then overlap is overlap * (1 - 1 / rounds). The model is the
-refined roofline of ANNETTE (array utilisation, memory and compute), with the start-up and the overlap fitted instead of
-assumed.
+columns, only those of later rounds arrive during computation: then overlap is overlap * (1 - 1 / rounds). The model is
+the refined roofline of ANNETTE (array utilisation, memory and compute), with the start-up and the overlap fitted
+instead of assumed.
 
 The error of a layer has four parts: that of its measurement, a relative one of its class, a fixed one, and one of the
 overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come

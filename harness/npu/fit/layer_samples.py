@@ -138,7 +138,7 @@ def rate_classes(arrays: LayerArrays) -> tuple[str, ...]:
 
 
 def _is_biased(entry: Entry) -> bool:
-    """Return whether a convolution adds a bias, its own or that of a normalisation behind it."""
+    """Return whether a convolution adds a bias, its own or that of a normalisation after it."""
     parsed = parse_key(entry.signature)
     if parsed is None or parsed.operators[0].op != "Conv":
         return False

@@ -178,7 +178,7 @@ class _Division:
         by_score = None
         if self._rule is not None and (len(groups) > 1 or options.by_score):
             by_score = self._by_score(groups)
-            groups = by_score.groups  # those added, too
+            groups = by_score.groups  # including those that were added
         if options.partition in ("both", "balanced"):
             start = time.perf_counter()
             try:

@@ -11,8 +11,10 @@ from typing import Any
 from device_agents.emulated_npu.inference import MOST_ITEMS_OF_FILE, TimedProgram, check_accesses, time_program
 from device_agents.emulated_npu.reports.accounting import (
     MovedBytes,
+    TensorClass,
     instruction_counts,
     issued_instructions,
+    moved_by_class,
     moved_by_memory,
     peak_bytes,
     useful_macs,
@@ -20,6 +22,7 @@ from device_agents.emulated_npu.reports.accounting import (
 from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
 from device_agents.emulated_npu.reports.energy_report import RunEnergy, run_energy
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
+from device_agents.emulated_npu.timing.attribution import WaitTime
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import InputError, UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
@@ -66,6 +69,12 @@ class CoreRun:
         return moved_by_memory(self.timed.steps, self.timed.costs)
 
     @cached_property
+    def moved_by_class(self) -> Mapping[TensorClass, MovedBytes] | None:
+        """Bytes by class of tensor; None for a program file."""
+        timed, source = self.timed, self.source
+        return None if source is None else moved_by_class(timed.steps, source.compiled, timed.costs)
+
+    @cached_property
     def energy(self) -> RunEnergy:
         """The energy of the run in microjoules, by its causes."""
         return run_energy(self.timed.steps, self.timed.costs, self.timed.timing.makespan_ps)
@@ -85,6 +94,17 @@ class CoreRun:
     def outputs(self) -> tuple[str, ...]:
         """The outputs of the network, none for a program file."""
         return () if self.source is None else tuple(self.source.compiled.graph.outputs)
+
+    @property
+    def waits(self) -> list[WaitTime]:
+        """The idle times of the busier queue, longest first."""
+        return sorted(self.timed.timing.waits, key=lambda wait: -wait.ps)
+
+    @property
+    def redundant_macs(self) -> int | None:
+        """Multiplications by zero or repeated ones; None for a program file."""
+        total = self.rows[-1]
+        return None if self.source is None else total.macs - (total.useful_macs or 0)
 
     @property
     def reorder_gain(self) -> float:
@@ -166,7 +186,7 @@ def time_loaded(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple
 
 
 def setup_cycles(loaded: LoadedProgram) -> float:
-    """Return the cycles of the program's setup; 0 without one. The setup of a program file is checked, too."""
+    """Return the cycles of the program's setup; 0 without one. The setup of a program file is also checked."""
     alone = loaded.program.setup_alone()
     return 0.0 if alone is None else time_loaded(replace(loaded, program=alone))[0].cycles
 

@@ -7,12 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
-from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
-from device_agents.emulated_npu.reports.dft_counters import dft_counters
+from device_agents.emulated_npu.reports.accounting import instruction_counts
 from device_agents.emulated_npu.reports.energy_report import RunEnergy
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.loading import CompiledModel
@@ -22,7 +20,7 @@ from harness.npu.run.core_run import CoreRun
 def json_fields(run: CoreRun) -> dict[str, Any]:
     """Return the fields of `npu run --json`."""
     timed, total, checked, source = run.timed, run.rows[-1], run.checked, run.source
-    timing, known = timed.timing, None if source is None else total.useful_macs or 0
+    timing = timed.timing
     return {
         "network": run.name,
         "machine": timed.machine.name,
@@ -38,8 +36,8 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "vfu_cycles": timing.cycles(timing.vfu_ps),
         "control_cycles": timing.cycles(timing.control_ps),
         "macs": total.macs,
-        "useful_macs": known,
-        "redundant_macs": None if known is None else total.macs - known,
+        "useful_macs": None if source is None else total.useful_macs or 0,
+        "redundant_macs": run.redundant_macs,
         "utilisation": {
             "mfu": total.mfu_utilisation,
             "mfu_busy": total.mfu_busy,
@@ -70,23 +68,18 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
 def _graph_fields(source: CompiledModel | None) -> dict[str, int | None]:
     if source is None:
         return dict.fromkeys(("onnx_nodes", "free_nodes", "hardware_layers", "chains", "passes"))
-    graph, compiled = source.compiled.graph, source.compiled
     return {
-        "onnx_nodes": graph.node_count + source.model.free_nodes,
-        "free_nodes": len(graph.free_nodes) + source.model.free_nodes,
-        "hardware_layers": len(graph.layers),
-        "chains": len(compiled.chains),
-        "passes": sum(plan.passes for plan in compiled.plans),
+        "onnx_nodes": source.onnx_nodes,
+        "free_nodes": source.free_nodes,
+        "hardware_layers": len(source.compiled.graph.layers),
+        "chains": len(source.compiled.chains),
+        "passes": source.passes,
     }
 
 
 def _convolution_fields(source: CompiledModel | None) -> dict[str, list[dict[str, Any]] | None]:
-    """Return the convolutions that are computed by DFT and, if DFT is forced, those that cannot be, with the reason."""
     if source is None:
         return dict.fromkeys(("by_dft", "stayed_direct"))
-    compiled = source.compiled
-    is_forced = compiled.options.conv_algorithm == "odd-dft"
-    direct = direct_convolutions(compiled.graph) if is_forced else ()
     by_dft = [
         {
             "layer": one.name,
@@ -97,9 +90,10 @@ def _convolution_fields(source: CompiledModel | None) -> dict[str, list[dict[str
             "real_multiplications": one.multiplications,
             "kernel_dfts": one.kernel_transforms,
         }
-        for one in (dft_counters(compiled) if compiled.graph.dft else ())
+        for one in source.by_dft
     ]
-    return {"by_dft": by_dft, "stayed_direct": [{"layer": one.name, "reason": one.reason} for one in direct]}
+    direct = [{"layer": one.name, "reason": one.reason} for one in source.stayed_direct]
+    return {"by_dft": by_dft, "stayed_direct": direct}
 
 
 def _memories(run: CoreRun) -> dict[str, dict[str, int]]:
@@ -123,10 +117,8 @@ def _memories(run: CoreRun) -> dict[str, dict[str, int]]:
 
 
 def _tensor_classes(run: CoreRun) -> dict[str, dict[str, int]] | None:
-    if run.source is None:
-        return None
-    moved = moved_by_class(run.timed.steps, run.source.compiled, run.timed.costs)
-    return {str(name): asdict(each) for name, each in moved.items()}
+    moved = run.moved_by_class
+    return None if moved is None else {str(name): asdict(each) for name, each in moved.items()}
 
 
 def _parts(whole: MacroAreas | RunEnergy) -> dict[str, float]:
@@ -153,9 +145,9 @@ def _chain_of(run: CoreRun) -> dict[int, int]:
 
 
 def _waits(run: CoreRun) -> Iterator[dict[str, Any]]:
-    """Yield the idle times of the busier queue, longest first, with the instructions that wait and are waited for."""
+    """Yield the idle times with the instructions that wait and are waited for."""
     names, timing = run.timed.program.layers, run.timed.timing
-    for wait in sorted(timing.waits, key=lambda wait: -wait.ps):
+    for wait in run.waits:
         yield {
             "cycles": timing.cycles(wait.ps),
             "instruction": None if wait.pc < 0 else wait.pc,
@@ -166,7 +158,7 @@ def _waits(run: CoreRun) -> Iterator[dict[str, Any]]:
 
 
 def layer_rows(run: CoreRun) -> list[dict[str, Any]]:
-    """Return the rows of the CSV file: one for every layer, then the total; None stands for unknown."""
+    """Return the rows of the CSV file: one for every layer, then the total; None means unknown."""
     rows = [_layer(run, index) for index in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}
     return [{**row, "nodes": " ".join(row["nodes"])} for row in (*rows, total)]
@@ -180,7 +172,7 @@ def compile_fields(source: CompiledModel, setup_cycles: float, explain: bool) ->
         "network": source.model.name,
         "machine": compiled.machine.name,
         "compile_s": source.compile_s,
-        "predicted_s": sum(decision.chosen.predicted_ps for decision in compiled.decisions) / PS_PER_S,
+        "predicted_s": source.predicted_s,
         "instructions": {**counts, "total": sum(counts.values())},
         "code_bytes": len(compiled.program.code),
         "footprint": asdict(compiled.program.footprint),
@@ -212,11 +204,19 @@ def _others(decision: Decision) -> dict[str, Any]:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
+    nb_bytes, sb_bytes, halo_bytes = bytes_of(choice)
     return {
         "label": choice.label,
         "predicted_s": choice.predicted_ps / PS_PER_S,
         "passes": sum(plan.passes for plan in choice.chains),
-        "nb_bytes": max(plan.nb_bytes for plan in choice.chains),
-        "sb_bytes": max(plan.sb_bytes for plan in choice.chains),
-        "halo_bytes": max(plan.halo_bytes for plan in choice.chains),
+        "nb_bytes": nb_bytes,
+        "sb_bytes": sb_bytes,
+        "halo_bytes": halo_bytes,
     }
+
+
+def bytes_of(choice: Choice) -> tuple[int, int, int]:
+    """Return the bytes of NB, SB and the halo buffer that a choice needs."""
+    needs = [(plan.nb_bytes, plan.sb_bytes, plan.halo_bytes) for plan in choice.chains]
+    nb_bytes, sb_bytes, halo_bytes = map(max, zip(*needs, strict=True))
+    return nb_bytes, sb_bytes, halo_bytes

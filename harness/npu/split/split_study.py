@@ -205,7 +205,7 @@ def _network(
 def layer_ps(
     layer: HardwareLayer, split: LayerSplit, graph: Graph, machine: Machine, cores: int, options: Options = DEFAULT
 ) -> int:
-    """Return the time of a layer alone, split over `cores` cores, from memory to memory; raises DoesNotFit."""
+    """Return the time of a single layer, split over `cores` cores, from memory to memory; raises DoesNotFit."""
     return network_ps(_alone(layer, graph), {0: split}, machine, cores, options)
 
 

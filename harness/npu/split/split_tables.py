@@ -92,47 +92,47 @@ def candidate_rows(split: SplitComparison) -> list[dict[str, Any]]:
 
 def split_tables(split: SplitComparison) -> list[Part]:
     """Return a table of the layers, one of the network, and how well predictions and runs agree."""
-    fields = json_fields(split)
-    parts: list[Part] = [_layer_table(fields, split.verified)]
-    if fields["networks"]:
-        rows = [(one["split"], str(one["split_layers"]), _times(one)) for one in fields["networks"]]
+    parts: list[Part] = [_layer_table(split)]
+    if networks := _ways(split.study):
+        rows = [(one.name, str(one.split_layers), _times(split, one.predicted_ps, one.true_ps)) for one in networks]
         parts.append(Table(("network", "layers split", "cycles"), rows))
-    return [*parts, Facts(tuple(_summary(fields, split.verified)))]
+    return [*parts, Facts(tuple(_summary(split)))]
 
 
-def _layer_table(fields: dict[str, Any], verified: bool) -> Table:
-    present = {one["split"] for layer in fields["layers"] for one in layer["candidates"]}
+def _layer_table(split: SplitComparison) -> Table:
+    present = {one.name for layer in split.study.layers for one in layer.choice.candidates}
     names = [name for name in (ONE, "batch", "rows", "outputs", "inputs") if name in present]
     rows = []
-    for layer in fields["layers"]:
-        times = {one["split"]: _times(one) for one in layer["candidates"]}
-        own = (layer["true_best"], f"{layer['excess']:.1%}") if verified else ()
-        name = printable(layer["name"], NAME_WIDTH)
-        rows.append((name, *(times.get(each, "-") for each in names), layer["predicted_best"], *own))
-    header = ("layer", *names, "predicted best", *(("true best", "excess") if verified else ()))
+    for layer in split.study.layers:
+        choice, true_ps = layer.choice, layer.true_ps
+        times = {one.name: _times(split, one.predicted_ps, true_ps.get(one.name)) for one in choice.candidates}
+        own = (layer.true_best, f"{layer.excess:.1%}") if split.verified else ()
+        name = printable(choice.layer.name, NAME_WIDTH)
+        rows.append((name, *(times.get(each, "-") for each in names), choice.best.name, *own))
+    header = ("layer", *names, "predicted best", *(("true best", "excess") if split.verified else ()))
     return Table(header, rows)
 
 
-def _times(cycles: dict[str, Any]) -> str:
-    predicted = f"{cycles['predicted_cycles']:,.0f}"
-    return predicted if cycles["cycles"] is None else f"{predicted} / {cycles['cycles']:,.0f}"
+def _times(split: SplitComparison, predicted_ps: int, true_ps: int | None) -> str:
+    predicted = f"{split.cycles(predicted_ps):,.0f}"
+    return predicted if true_ps is None else f"{predicted} / {split.cycles(true_ps):,.0f}"
 
 
-def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
-    if fields["one_core_wins"]:
+def _summary(split: SplitComparison) -> Iterator[tuple[str, str]]:
+    study = split.study
+    if study.one_core_wins:
         yield "one core", "wins: its chains of layers are as fast as the best split, whose layers are not chained"
-    where = f"for {fields['cores']} cores of {fields['machine']}"
-    if not verified:
+    where = f"for {study.cores} cores of {split.machine.name}"
+    if not split.verified:
         yield "cycles", f"as predicted {where}; nothing was run"
         return
-    agreement = fields["agreement"]
     yield "cycles", f"as predicted / event by event, {where}"
     yield (
         "agreement",
         f"predicted best is the true best, or within {CLOSE:.0%} of it: "
-        f"{agreement['well_chosen']:.1%} of {counted(agreement['layers'], 'layer')}",
+        f"{study.well_chosen:.1%} of {counted(len(study.layers), 'layer')}",
     )
-    tau = [("layers (mean)", agreement["layer_tau_b"]), ("network", agreement["network_tau_b"])]
+    tau = [("layers (mean)", study.layer_tau), ("network", study.network_tau)]
     shown = ", ".join(f"{what} {value:.3f}" for what, value in tau if value is not None)
     if shown:
         yield "ranks", f"Kendall's tau-b of {shown}"

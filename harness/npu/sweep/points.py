@@ -27,7 +27,7 @@ from harness.parallel import results
 from harness.text import sentences
 
 Cost = Literal["area", "energy"]
-"""What a machine costs beside its time: mm2, or the energy of a run."""
+"""The cost of a machine in addition to its time: mm2, or the energy of a run."""
 
 _NEXT = "Use --jobs 1, which names the limit"
 _EACH_LAYER = 40.0
@@ -49,7 +49,7 @@ _MORE_IS_BETTER = (
 
 @dataclass(frozen=True)
 class SlowerThan:
-    """A smaller machine that is faster, although it differs in `key` alone.
+    """A smaller machine that is faster, although it differs only in `key`.
 
     `cycles` and `seconds` are those of the smaller machine's program on the larger machine. If that is faster than the
     larger machine's own program, the compiler is to blame, else the machine.

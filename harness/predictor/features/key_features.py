@@ -15,6 +15,17 @@ from dataclasses import replace
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
+from harness.predictor.features.contiguous_lengths import is_general, run_of
+from harness.predictor.features.data_movement_classes import (
+    CONVERSIONS,
+    COPY,
+    INTERPOLATE,
+    NORM,
+    SCALING,
+    between_conversions,
+    class_of_mover,
+    type_suffix,
+)
 from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
     COPIES,
@@ -38,17 +49,6 @@ from harness.predictor.features.layer_features import (
     channelwise,
     plane_of,
     unfolding,
-)
-from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import (
-    CONVERSIONS,
-    COPY,
-    INTERPOLATE,
-    NORM,
-    SCALING,
-    between_conversions,
-    class_of_mover,
-    type_suffix,
 )
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
@@ -178,7 +178,7 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
 
 
 def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
-    """Return what sets the code for other axes or types apart; sums that stay integers are other code, too.
+    """Return what sets the code for other axes or types apart; sums that stay integers also use different code.
 
     Kernels on bytes read windows by their places, which takes as long with any number of axes.
     """
@@ -197,7 +197,7 @@ def _signed(operator: KeyOperator, data: Tensor) -> str:
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
-    """Return the finest levels of a class: operators beside the product that no weights absorb, then copies."""
+    """Return the finest levels of a class: operators around the product that no weights absorb, then copies."""
     beside = between_conversions((*layer.operators[:place], *layer.operators[place + 1 :]))
     others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
@@ -217,7 +217,7 @@ def _is_sum(operator: KeyOperator) -> bool:
 
 
 def _extra_operands(layer: ParsedKey, place: int, elements: int) -> int:
-    """Count the further tensors of the result's size that operators behind the product read from outside."""
+    """Count the further tensors of the result's size that operators after the product read from outside."""
     behind = layer.operators[place + 1 :]
     reads = {read for operator in behind for read in operator.reads if read.startswith("x")}
     return sum(math.prod(layer.inputs[int(read[1:])].shape or ()) >= elements for read in sorted(reads))

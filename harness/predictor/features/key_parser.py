@@ -27,7 +27,7 @@ _BETWEEN_ARGUMENTS = re.compile(r",(?=x\d|t\d|c:|_)")
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "ConvTranspose"})
 WEIGHT_SLOT = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
 _RUNTIME_DOMAIN = "com.microsoft."
-"""ONNX Runtime's own operators have it in front of their names."""
+"""The prefix of the names of ONNX Runtime's own operators."""
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 WINDOWS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -83,7 +83,7 @@ class KeyOperator:
     def per_axis(self, name: str, axes: int, default: int, least: int | None = None) -> Shape:
         """Return an attribute with one integer per axis; raises MalformedKey for another number, or one below `least`.
 
-        `default` stands for each axis where the operator does not have the attribute.
+        `default` is used for each axis if the operator does not have the attribute.
         """
         found = self.numbers(name, (default,) * axes)
         if len(found) != axes or (least is not None and found and min(found) < least):
@@ -279,7 +279,7 @@ def windowed(operator: KeyOperator, read: Shape | None) -> Shape | None:
 
 
 def _padded(read: Shape, values: Shape) -> Shape | None:
-    """Return the shape with padding, given in front of all axes and then behind them; None without its values."""
+    """Return the shape with padding, given before all axes and then after them; None without its values."""
     if len(values) != 2 * len(read):
         return None
     return tuple(size + values[axis] + values[axis + len(read)] for axis, size in enumerate(read))

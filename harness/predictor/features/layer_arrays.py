@@ -51,7 +51,7 @@ class LayerArrays:
 
     @property
     def channelwise(self) -> Mask:
-        """Whether each output channel reads one input channel alone: depthwise, pooling, element-wise."""
+        """Whether each output channel reads only one input channel: depthwise, pooling, element-wise."""
         return np.asarray(self.sizes["is_channelwise"] > 0)
 
     @property

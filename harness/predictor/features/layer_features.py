@@ -15,9 +15,9 @@ LEAST_SAMPLES = 20
 CODE_LEVELS = 3
 """The first levels of a class name the code that a device runs; finer ones name only what is fused to it."""
 INTEGER, UNFOLDED = "-integer", "-unfolded"
-"""Parts of the names of convolutions whose sums stay integers, and of those on bytes that have no kernel of their own.
+"""Parts of the names of convolutions whose sums stay integers, and of those on bytes that have no separate kernel.
 
-Both copy all windows of their map one behind another, and multiply matrices.
+Both copy all windows of their map one after another, and multiply matrices.
 """
 _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
@@ -120,7 +120,7 @@ class LayerFeatures:
 
     @property
     def unfolded_bytes(self) -> int:
-        """Bytes of windows that the layer copies in front of its product, with the time of jumps between them."""
+        """Bytes of windows that the layer copies before its product, with the time of jumps between them."""
         if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
             return 0
         height, width = self.kernel
@@ -139,7 +139,7 @@ class TrainingExample:
     """A measured layer to train on.
 
     `stderr_s` is the standard error of its latency. `sources` names the networks with this layer: the layers of one
-    network are held out together, because a new network brings all of its layers at once.
+    network are held out together, because a new network brings all of its layers together.
     """
 
     layer: LayerFeatures
@@ -168,7 +168,7 @@ def code_of(operator: str) -> str:
 
 
 def unfolds(operator: str) -> bool:
-    """Return whether convolutions of this class copy the windows of their map in front of a product."""
+    """Return whether convolutions of this class copy the windows of their map before a product."""
     return INTEGER in operator or UNFOLDED in operator or multiplies_windows(operator)
 
 
@@ -197,7 +197,7 @@ def moves_bytes(operator: str) -> bool:
 
 
 def unfolding(kind: str, inputs: int, outputs: int) -> str:
-    """Return what the name of a convolution on bytes has in front of their type: `UNFOLDED`, or nothing.
+    """Return the prefix of the type in the name of a convolution on bytes: `UNFOLDED`, or nothing.
 
     Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`.
     """
@@ -220,7 +220,7 @@ def convolution(
 ) -> LayerFeatures:
     """Return a float32 convolution of a map of `size`, padded by `padding` on both sides of each axis.
 
-    A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
+    A depthwise one (as many groups as channels) has a separate operator: it runs different kernels.
     """
     out_size = tuple(
         (edge + 2 * pad - apart * (taps - 1) - 1) // step + 1
@@ -266,7 +266,7 @@ def channelwise(
     kernel: Pair = (1, 1),
     stride: Pair = (1, 1),
 ) -> LayerFeatures:
-    """Return a float32 operator without weights on each channel alone: pooling, activations, additions."""
+    """Return a float32 operator without weights on single channels: pooling, activations, additions."""
     return LayerFeatures(
         operator=operator,
         batch=batch,

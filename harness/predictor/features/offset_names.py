@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from harness.predictor.features.data_movement_classes import NORM
 from harness.predictor.features.layer_features import CODE_LEVELS, INTEGER, LayerFeatures, classes_of, code_of
-from harness.predictor.features.mover_classes import NORM
 
 DEVICE: Final = ""
 WIDEST = 16

@@ -1,6 +1,6 @@
 """Steps in latency: a device works in whole tiles, and on tiles in whole waves over its parallel units.
 
-Layers that compute each channel alone are no matrix products: their elements go through vector units, a few at a time,
+Layers that compute each channel alone are not matrix products: their elements go through vector units, a few at a time,
 and their work has no steps of tiles. With them, a pooling of the whole map to one pixel would fill one row of a tile.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.roofline.reloads import times_loaded
+from harness.predictor.roofline.tile_refetch import times_loaded
 
 _MOST_TAPS = 64
 _ALONE = 2.0
@@ -75,7 +75,7 @@ class DeviceTiling:
     channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
     tiles: output tiles of its kernels
     skips_padding: taps outside the map take no time, see `work_on_map`
-    product_share: the part of the product of a transposed convolution that moves beside the result it is added up to
+    product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     """
 

@@ -62,13 +62,13 @@ class Roofline:
         sides = np.zeros((len(rows), SIDES))
         layers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         np.add.at(sides, layers, self.table[[index for row in rows for index in row]])
-        found = forward(Inputs.of(self.tiling, arrays), self.tile_constants, sides, self.overlap)
+        found = forward(LayerQuantities.of(self.tiling, arrays), self.tile_constants, sides, self.overlap)
         tiles = np.log(found.tiles_s).T + sides[:, :1]
         return RooflineTerms(found.latency, found.kernel, found.memory, found.weights, tiles)
 
 
 @dataclass(frozen=True)
-class Inputs:
+class LayerQuantities:
     """The quantities of some layers that their roofline depends on.
 
     `waves` and the `turns` of all waves are (tiles, layers), and the others (layers,).
@@ -81,7 +81,7 @@ class Inputs:
     log_weights: Floats
 
     @classmethod
-    def of(cls, tiling: DeviceTiling, arrays: LayerArrays) -> Inputs:
+    def of(cls, tiling: DeviceTiling, arrays: LayerArrays) -> LayerQuantities:
         """Return the quantities of layers on a device with this tiling."""
         waves = np.ascontiguousarray(tiling.waves(arrays).T)
         area = np.array([rows * columns * together for rows, columns, together in tiling.tiles], dtype=np.float64)
@@ -92,7 +92,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class State:
+class RooflineGradient:
     """The roofline of some layers with given constants, and what its gradients need.
 
     `latency`, `kernel`, `memory` and `weights` are logarithms of seconds. `tiles_s` are the seconds of tiles before the
@@ -109,14 +109,14 @@ class State:
     by_side: Floats
     by_overlap: Floats
 
-    def by_tile(self, inputs: Inputs, tile_constants: Floats, slope: Floats) -> Floats:
+    def by_tile(self, inputs: LayerQuantities, tile_constants: Floats, slope: Floats) -> Floats:
         """Return the derivative by the constants of tiles of a loss with this slope by latency."""
         start, turn = np.exp(tile_constants).reshape(2, -1)
         part = self.choice / self.tiles_s * (slope * self.by_side[:, 0])
         return np.concatenate([start * _sums(part, inputs.waves), turn * _sums(part, inputs.turns)])
 
 
-def forward(inputs: Inputs, tile_constants: Floats, sides: Floats, overlap: float) -> State:
+def forward(inputs: LayerQuantities, tile_constants: Floats, sides: Floats, overlap: float) -> RooflineGradient:
     """Return the roofline of layers with these constants."""
     start, turn = np.exp(tile_constants).reshape(2, -1, 1)
     tiles_s = start * inputs.waves + turn * inputs.turns
@@ -137,7 +137,7 @@ def forward(inputs: Inputs, tile_constants: Floats, sides: Floats, overlap: floa
     run_share = np.exp(joined - latency)
     by_side = np.column_stack([*(run_share * share), 1.0 - run_share])
     by_overlap = run_share * ((share * parts).sum(axis=0) - joined) * (power - 1.0) / power
-    return State(latency, kernel, memory, weights, tiles_s, choice, by_side, by_overlap)
+    return RooflineGradient(latency, kernel, memory, weights, tiles_s, choice, by_side, by_overlap)
 
 
 def _power(ratio: Floats) -> Floats:

@@ -17,7 +17,7 @@ from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.features.layer_features import moves_bytes
 from harness.predictor.features.offset_names import DEVICE
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
+from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
@@ -45,7 +45,7 @@ def fit_roofline(
     names = (DEVICE, *sorted({name for level in arrays.names for name in level} - {DEVICE}))
     members = _members(arrays, names)
     layers_of = csr_array(members.T)
-    inputs = Inputs.of(tiling, arrays)
+    inputs = LayerQuantities.of(tiling, arrays)
     sure = np.ones(len(arrays), dtype=bool) if noise is None or noise.min() > _UNSURE else noise <= _UNSURE
     first_tiles, first_table = _start(inputs, arrays, names, latency_s, sure)
     split = first_tiles.size
@@ -82,7 +82,7 @@ def fit_roofline(
 
 
 def _centred(table: Floats, names: Sequence[str], layers: Floats) -> Floats:
-    """Return offsets in which a class holds what its finer names have in common, so that unseen ones get it, too.
+    """Return offsets in which a class has the common part of its finer names, so that unseen ones get it as well.
 
     `layers` counts the layers of each name. Only names of which each layer of the class has exactly one are centred:
     the constants of learnt layers stay the same.
@@ -117,7 +117,7 @@ def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
 
 
 def _start(
-    inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats, sure: Mask
+    inputs: LayerQuantities, arrays: LayerArrays, names: Sequence[str], latency_s: Floats, sure: Mask
 ) -> tuple[Floats, Floats]:
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 

@@ -10,9 +10,9 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
-from harness.predictor.roofline.reloads import times_loaded
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.roofline_fit import fit_roofline
+from harness.predictor.roofline.tile_refetch import times_loaded
 
 _MOST_SAMPLES = 1000
 _FEWEST_SAMPLES = 12
@@ -40,10 +40,10 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     """Return the tiling whose roofline is nearest to layers that it was not fitted to.
 
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
-    padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel alone have no part
-    in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which predicts
-    the same. Tilings that process one pixel at a time are judged in addition. Padding is skipped unless that is clearly
-    worse: most layers have little of it.
+    padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
+    part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
+    predicts the same. Tilings that process one pixel at a time are judged in addition. Padding is skipped unless that
+    is clearly worse: most layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -122,7 +122,7 @@ class _Judge:
         self._errors: dict[DeviceTiling, float] = {}
 
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
-        """Return the candidate with the least mean loss."""
+        """Return the candidate with the lowest mean loss."""
         return min(candidates, key=self._loss)
 
     def usual(self, tiling: DeviceTiling, other: DeviceTiling, least: float = 0.0) -> DeviceTiling:

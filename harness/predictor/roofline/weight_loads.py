@@ -21,7 +21,7 @@ class WeightLoads:
     """The parts of the rooflines of a network's layers, in their order, (layers,).
 
     `loads_s` are the loads of weights, `others_s` kernel and memory together, which overlap with them by `power`.
-    `memory_s` occupies the way to the memory, too. `launch_s` comes in addition.
+    `memory_s` also occupies the memory. `launch_s` comes in addition.
     """
 
     weight_bytes: Floats
@@ -42,7 +42,7 @@ class WeightLoads:
         return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, power)
 
     def left(self, ahead_bytes: float) -> Floats:
-        """Return the share of each layer's latency that is left if the device loads so many bytes of weights ahead."""
+        """Return the share of each layer's latency that remains if the device prefetches so many bytes of weights."""
         shares, whole_s = np.ones(len(self.loads_s)), self._latency_s(self.loads_s)
         own = self.weight_bytes > 0.0
         if not ahead_bytes or not own.any():

@@ -1,4 +1,4 @@
-"""Estimated layers beside the times that the device reports: the truth of an emulator, or a runtime's profile."""
+"""Estimated layers next to the times that the device reports: the truth of an emulator, or a runtime's profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TruthSection:
-    """Layers of all validated networks beside what the device reports of them."""
+    """Layers of all validated networks next to the times that the device reports."""
 
     facts: Facts
     figure: CaptionedFigure | None

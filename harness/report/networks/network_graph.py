@@ -100,7 +100,7 @@ def connections(layers: Sequence[KeyedLayer]) -> tuple[tuple[int, int], ...]:
 
 
 def is_drawable(count: int, edges: Sequence[tuple[int, int]]) -> bool:
-    """Return whether `count` layers with these edges are within the limits of a graph; one layer alone has none."""
+    """Return whether `count` layers with these edges are within the limits of a graph; a single layer has none."""
     rank = [0] * count
     for writer, reader in sorted(edges, key=lambda edge: edge[1]):
         rank[reader] = max(rank[reader], rank[writer] + 1)

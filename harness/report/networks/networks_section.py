@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Pair = tuple["NetworkEstimate", "NetworkValidation | None"]
 _SAVED = ("op", "key", "context", "latency_s", "stderr_s", "remainder_s", "source")
-"""Columns of the saved file, beside network and layer, as `harness estimate --csv` writes them."""
+"""Columns of the saved file, after network and layer, as `harness estimate --csv` writes them."""
 
 
 def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) -> tuple[Pair, ...]:
@@ -31,7 +31,7 @@ def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) ->
 
 
 def networks_table(pairs: Sequence[Pair], clock: str) -> ReportTable:
-    """Return the table of estimates, with measurements beside them if there are any."""
+    """Return the table of estimates, with measurements if there are any."""
     measured = [result for _, result in pairs if result]
     naive = any(result.naive_s is not None for result in measured)
     unit = unit_for(estimate.covered_latency_s for estimate, _ in pairs)
@@ -65,7 +65,7 @@ _COVERAGE: Mapping[str, Callable[[NetworkEstimate], str]] = {
 
 
 def _coverage_columns(pairs: Sequence[Pair]) -> list[str]:
-    """Return the columns that say where layers have their latency from; a column of zeros is left out."""
+    """Return the columns that count layers by the source of their latency; a column of zeros is omitted."""
     shown = {
         "predicted": any(_predicted(one) for one, _ in pairs),
         "not in table": any(one.unknown for one, _ in pairs),
@@ -121,7 +121,7 @@ def unanswered(validation: Validation) -> str:
 
 
 def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
-    """Return the figures: estimated against measured latency, or the estimates alone without measurements."""
+    """Return the figures: estimated against measured latency, or only the estimates if there are no measurements."""
     measured = [result for _, result in pairs if result]
     if measured:
         naive = "; triangles are naive sums of the layers" if any(result.naive_s for result in measured) else ""

@@ -25,7 +25,8 @@ from onnx import load_model_from_string
 from small_models import by_runtime
 
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, HaloMode, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, HaloMode
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program

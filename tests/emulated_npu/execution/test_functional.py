@@ -20,8 +20,6 @@ from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
     Command,
     DataType,
     Descriptor,
@@ -31,10 +29,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Settings
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 FLOAT = DataType.FLOAT32

@@ -22,17 +22,8 @@ from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Program
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Command,
-    DataType,
-    Descriptor,
-    Function,
-    Operand,
-    Quantisation,
-    Settings,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_settings import Activation, Quantisation, Settings
 
 SIZE = 4096
 GUARD = 4096

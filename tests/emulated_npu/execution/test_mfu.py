@@ -13,7 +13,8 @@ from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.execution.matrix_unit import product
-from device_agents.emulated_npu.unit_commands import Activation, Command, Descriptor, Function, Operand, Settings, Space
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,8 @@ from scratchpad import Scratchpad
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    Command,
-    Function,
-    Quantisation,
-    Settings,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Quantisation, Settings
 
 BYTES = st.sampled_from([np.dtype(np.int8), np.dtype(np.uint8)])
 SCALES = st.floats(min_value=2.0**-20, max_value=2.0**20, width=32)

@@ -14,7 +14,8 @@ from scratchpad import Array, of_onnx, result
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.execution.activations import erf
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 SEEDS = st.integers(0, 1 << 32)

@@ -15,7 +15,8 @@ from device_agents.emulated_npu.isa.assembly import assemble, disassemble
 from device_agents.emulated_npu.isa.encoding import decode, encode
 from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, OperandReference, control
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
-from device_agents.emulated_npu.unit_commands import Activation, Function, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 

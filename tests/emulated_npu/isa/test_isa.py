@@ -18,7 +18,6 @@ from device_agents.emulated_npu.isa.instructions import (
     INSTRUCTION_BYTES,
     JUMP_TARGET,
     MAX_PEER,
-    OPERAND_RULES,
     REGISTERS,
     SEMAPHORES,
     SETTINGS_SLOTS,
@@ -30,16 +29,8 @@ from device_agents.emulated_npu.isa.instructions import (
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_of_words, settings_words
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Queue,
-    Reduction,
-    Settings,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import DataType, Function, Queue, Space
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 HALT = control(Opcode.HALT)
@@ -201,9 +192,8 @@ def test_settings_that_do_not_fit_are_rejected(settings: Settings) -> None:
 
 
 def test_the_tables_cover_the_instruction_set() -> None:
-    """Every opcode has fields, every function operands, and their numbers are distinct."""
+    """Every opcode has fields, and the numbers of opcodes and functions are distinct."""
     assert set(CONTROL_FIELDS) == set(Opcode)
-    assert set(OPERAND_RULES) == set(Function)
     assert not set(map(int, Opcode)) & set(map(int, Function))
 
 
@@ -236,7 +226,7 @@ def test_the_page_has_the_operands_of_every_function(function: Function) -> None
     """The row of a function in docs/isa.md has its number, operands, accumulation and peer."""
     (row,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{function.name}` | "))
     _, _, number, operands, *_ = row.split("|")
-    rule = OPERAND_RULES[function]
+    rule = function.rule
     expected = ["target", *rule.required, *(f"[{name}]" for name in rule.optional)]
     assert number.strip() == f"{int(function):#04x}"
-    assert operands.strip() == ", ".join(expected + ["[accumulate]"] * rule.accumulate + ["peer"] * rule.peer)
+    assert operands.strip() == ", ".join(expected + ["[accumulate]"] * rule.accumulates + ["peer"] * rule.names_peer)

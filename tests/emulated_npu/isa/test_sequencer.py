@@ -26,10 +26,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 ROW = Descriptor(Space.NB, DataType.FLOAT32, (8,), (4,))
 SLOT = "descriptor d0, nb, float32, 1\naxis d0, 0, 8, 4\n"

@@ -385,7 +385,7 @@ def test_a_node_limit_that_the_groups_cannot_keep_is_named() -> None:
 def test_no_core_left_for_another_group_is_named() -> None:
     """Threshold 0.3 needs four groups of one core, but there are three cores."""
     machine = fabric(1, 3)
-    with pytest.raises(DoesNotFit, match="no core group is left for node 'e'") as caught:
+    with pytest.raises(DoesNotFit, match="there is no free core group for node 'e'") as caught:
         partition_by_score_adding_groups(
             SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0/1"), SplitRule(COMPUTE, 0.3), machine
         )

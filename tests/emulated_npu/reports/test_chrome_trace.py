@@ -18,17 +18,8 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.simulation import simulate
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Command,
-    Function,
-    Item,
-    Post,
-    Queue,
-    Settings,
-    Space,
-    Wait,
-)
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Post, Queue, Space, Wait
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 IO, CP = Queue.IO, Queue.CP
 _LABELS = (

@@ -22,10 +22,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 SIZES = st.integers(1, 40)
 

@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper
 from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags
 
-from harness.network.fusion.fusion_rules import (
-    DEFAULT_RULES,
-    FusionRule,
-    learn_rules,
-    match_all,
-    parse_pattern,
-    pattern_of,
-)
+from harness.network.fusion.fusion_patterns import parse_pattern, pattern_of
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.rule_learning import learn_rules
+from harness.network.fusion.rule_matching import match_all
 from harness.network.layers import cut
 from harness.network.network import Network, Node
 

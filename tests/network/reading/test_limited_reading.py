@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from harness.errors import ConfigurationError, NetworkError, UnresolvedDimension, UnsupportedNetwork
 from harness.network.model_references import load_network
 from harness.network.network import Network
-from harness.network.reading.hand_back import decode_network, encode_network
+from harness.network.reading.network_codec import decode_network, encode_network
 
 _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
 

@@ -13,7 +13,7 @@ from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.assemble import assemble_network
-from harness.network.reading.prepare import MAX_UNROLLED
+from harness.network.reading.unrolling import MAX_UNROLLED
 
 SHAPE = (2, 3)
 OPSETS = (11, 13, 17)

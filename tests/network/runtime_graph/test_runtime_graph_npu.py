@@ -14,7 +14,9 @@ from onnx_models import random_dags
 from sent_networks import CONV, SentNetwork, image_model
 
 from harness.errors import ProtocolError
-from harness.network.fusion.fusion_rules import FusionRule, learn_rules, match_all
+from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.fusion.rule_learning import learn_rules
+from harness.network.fusion.rule_matching import match_all
 from harness.network.layers import cut
 from harness.network.network import Network
 

@@ -16,7 +16,7 @@ from onnx_models import random_dags
 from sent_networks import CONV, SentNetwork, image_model
 
 from harness.errors import ProtocolError
-from harness.network.fusion.fusion_rules import learn_rules
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.runtime_graph.reported import RuntimeGraph
 

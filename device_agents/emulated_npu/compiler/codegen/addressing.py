@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.codegen.rolling import CodePart, Loop, RolledItem
 from device_agents.emulated_npu.isa.settings_words import settings_words
-from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Settings
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item
+from device_agents.emulated_npu.unit_settings import Settings
 
 
 class LoopStrides(NamedTuple):

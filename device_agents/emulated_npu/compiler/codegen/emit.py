@@ -34,7 +34,8 @@ from device_agents.emulated_npu.isa.instructions import (
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import settings_words
-from device_agents.emulated_npu.unit_commands import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Wait
+from device_agents.emulated_npu.unit_settings import Settings
 
 _PLAIN_WORDS = settings_words(Settings())  # always in settings slot 0
 # Registers and slots that no loop pins, so that there is room for the five operands of a command.

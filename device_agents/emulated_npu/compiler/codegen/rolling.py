@@ -16,7 +16,8 @@ import numpy as np
 
 from device_agents.emulated_npu.isa.settings_words import settings_words
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand, Settings
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand
+from device_agents.emulated_npu.unit_settings import Settings
 
 Steps = tuple[int, int, int, int, int]
 
@@ -54,7 +55,7 @@ CodePart = Straight | Loop
 
 
 def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
-    """Return the items with repetitions as loops, chosen greedily for the least code."""
+    """Return the items with repetitions as loops, chosen greedily for the shortest code."""
     if not items:
         return ()
     signatures, addresses = _interned(items)

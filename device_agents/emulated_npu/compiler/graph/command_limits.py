@@ -12,7 +12,6 @@ from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attribut
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import unsupported
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 
-_WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _MULTIPLIED = frozenset({DataType.FLOAT32, DataType.FLOAT16})
 _FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})
 
@@ -29,7 +28,7 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
     if draft.layer.function is Function.GATHER:
         ranks = [len(inputs[0].axes)]
     else:
-        ranks = [] if draft.layer.function in _WITH_WEIGHTS else [len(view.axes) for view in (output, *inputs)]
+        ranks = [] if draft.layer.function.multiplies else [len(view.axes) for view in (output, *inputs)]
     if max(ranks, default=0) > MAX_RANK:
         raise unsupported(draft.node, f"It needs a view with more than {MAX_RANK} axes ({max(ranks)})")
     return tuple(inputs), output
@@ -56,7 +55,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
     The `data_type` of a machine replaces float32 when it computes.
     """
     settings, weights = draft.layer.settings, () if draft.layer.weights is None else (draft.layer.weights,)
-    if draft.layer.function not in _WITH_WEIGHTS:
+    if not draft.layer.function.multiplies:
         return
     output, *inputs = operands
     kinds = [value.dtype for value in (*inputs, *weights)][:2]

@@ -67,7 +67,7 @@ def scalar_of(constant: LazyConstant) -> float | None:
 def derived(
     name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[LazyConstant], function: Callable[..., Any]
 ) -> LazyConstant:
-    """Return the constant `function(*values of parents)`; equal names must stand for equal values."""
+    """Return the constant `function(*values of parents)`; equal names must mean equal values."""
     sources = tuple(source for parent in parents for source in parent.sources)
 
     def compute(*arrays: Array) -> Array:

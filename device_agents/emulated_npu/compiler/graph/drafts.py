@@ -25,22 +25,15 @@ from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
 )
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import (
-    MAX_RANK,
-    PLAIN,
-    Activation,
-    DataType,
-    Function,
-    Quantisation,
-    Settings,
-)
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN, Activation, Quantisation, Settings
 
 NO_NODE = OnnxNode("", "", (), (), (), {})
 
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """What the integers stand for that a layer multiplies.
+    """The numbers that the integers of a product represent.
 
     `first` is the quantisation of the first input. The scale of the second factor, and its zero point (None for 0),
     have one element, or one for each output channel.
@@ -147,11 +140,11 @@ class Builder:
         self._places[tensor] = view
 
     def note_integers(self, value: str, integers: View, code: Quantisation) -> None:
-        """Note that a whole value has the numbers that integers stand for."""
+        """Note that a whole value has the numbers that integers represent."""
         self.integers[value] = integers, code
 
     def integers_of(self, view: View, code: Quantisation) -> View | None:
-        """Return the integers of a view of numbers; None if there are none that stand for them by this quantisation."""
+        """Return the integers of a view of numbers; None if there are none that represent them by this quantisation."""
         integers, own = self.integers.get(view.value, (None, None))
         return None if integers is None or own != code else views.composed(view, integers)
 

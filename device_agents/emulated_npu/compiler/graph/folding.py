@@ -17,18 +17,12 @@ from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.quantised_reads import CONVERTING
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary
 
-_MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
-_WITH_STEPS = _MATRIX_UNIT | {Function.AFFINE}
-_WITH_EPILOGUE = _WITH_STEPS | {
-    Function.BINARY,
-    Function.WHERE,
-    Function.NORMALIZE,
-    Function.LRN,
-    Function.POOL_MAX,
-    Function.POOL_AVERAGE,
-}
+_PRODUCTS = frozenset(function for function in Function if function.multiplies)
+_WITH_STEPS = _PRODUCTS | {Function.AFFINE}
+_WITH_EPILOGUE = frozenset(function for function in Function if function.rule.activates) - {Function.TABLE}
 _ALPHA_TAKEN = frozenset({Function.NORMALIZE, Function.LRN})  # their settings need alpha themselves
 _WITHOUT_PARAMETERS = frozenset(
     {
@@ -76,7 +70,7 @@ class _Folding:
             self._writers[output.value] = place
 
     def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
-        """Return the layer, with its position, that wrote a whole value for this view alone, if its function fits."""
+        """Return the layer, with its position, that wrote a whole value only for this view, if its function fits."""
         place = self._writers.get(view.value)
         value = self._build.values[view.value]
         if place is None or value.is_output or self._readers[view.value] != 1 or value.dtype not in FLOATS:
@@ -107,14 +101,14 @@ class _Folding:
         return bool(steps)
 
     def _fold_residual(self, draft: Draft) -> bool:
-        """Fold the addition into the later of the layers that can take it; that layer moves behind the other."""
+        """Fold the addition into the later of the layers that can take it; that layer moves after the other."""
         if draft.layer.function != Function.BINARY or draft.layer.settings.mode != Binary.ADD:
             return False
         candidates = []
         first, second = draft.layer.inputs
         codes = draft.layer.settings.quantised_first, draft.layer.settings.quantised_second
         for view, other, code in ((first, second, codes[1]), (second, first, codes[0])):
-            found = self._writer(view, _MATRIX_UNIT)
+            found = self._writer(view, _PRODUCTS)
             constant = self._build.values[other.value].kind == "constant"
             if found is None or found[1].layer.residual is not None or constant or _repeats(other):
                 continue

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN, Settings
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
@@ -34,7 +35,7 @@ class LazyConstant:
 
 @dataclass(frozen=True)
 class QuantisedConstant:
-    """Integers that stand for the numbers (integers - zero_point) x scale.
+    """Integers that represent the numbers (integers - zero_point) x scale.
 
     Scale and zero point have one element, or one for each index of `axis`. Without a zero point it is 0.
     """

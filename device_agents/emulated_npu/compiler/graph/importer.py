@@ -27,9 +27,8 @@ from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
 from device_agents.emulated_npu.compiler.graph.reading.model_reader import parse_model
 from device_agents.emulated_npu.compiler.graph.recognition.patterns import recognise
-from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function
-
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN
 
 DEFAULT_DOMAIN = "ai.onnx"
 """The domain of operators that name none."""
@@ -63,9 +62,9 @@ def _is_whole(node: NodeProto) -> bool:
 
 
 def _write_outputs(build: Builder, free: list[str]) -> None:
-    """Write outputs of the network that are views, inputs or constants to values of their own.
+    """Write outputs of the network that are views, inputs or constants to separate values.
 
-    If that takes a copy, the copy stands for the node that computes the output, which then is no longer free.
+    If that takes a copy, the copy represents the node that computes the output, which then is no longer free.
     """
     for name in build.source.outputs:
         view = build.view(name)
@@ -123,7 +122,7 @@ class _Finish:
         inputs, output = self._checked(draft)
         residual = None if draft.layer.residual is None else self._build.resolved(draft.layer.residual)
         layer = replace(draft.layer, index=index, inputs=inputs, output=output, residual=residual)
-        if layer.function in _PRODUCTS:
+        if layer.function.multiplies:
             layer = replace(layer, factor_type=self._factor_type(layer))
         if draft.product is not None:
             return finished_product(layer, draft.product, draft.steps)
@@ -137,7 +136,7 @@ class _Finish:
     def _scaled(self, layer: HardwareLayer, steps: Sequence[ChannelStep]) -> HardwareLayer:
         """Return the layer with its steps as scale and shift; those of products are float32 also for float16."""
         channels, dtype = layer.output.axes[channel_axis(layer)].size, self._build.dtype(layer.output)
-        if layer.function in _PRODUCTS or layer.settings.quantises:
+        if layer.function.multiplies or layer.settings.quantises:
             dtype = DataType.FLOAT32
         folded = scale_shift(f"{layer.name}.scale_shift", steps, channels, dtype)
         if layer.function == Function.AFFINE:

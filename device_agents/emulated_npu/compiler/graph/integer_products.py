@@ -13,7 +13,8 @@ from device_agents.emulated_npu.compiler.graph.drafts import IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, DataType, Quantisation
+from device_agents.emulated_npu.unit_commands import DataType
+from device_agents.emulated_npu.unit_settings import Activation, Quantisation
 
 _SAME_SCALE = 1e-5
 """The largest relative difference of scales that count as equal: files store rounded products."""
@@ -23,7 +24,7 @@ def finished_product(layer: HardwareLayer, product: IntegerProduct, steps: Seque
     """Return a layer that multiplies integers with the numbers that scale its sums.
 
     A bias of integers is added before the sums are scaled. If nothing stands between the sums and their quantisation,
-    they are scaled to it at once. Both are what ONNX Runtime does. Other steps are linear functions of scaled sums.
+    they are scaled to it directly. Both are what ONNX Runtime does. Other steps are linear functions of scaled sums.
     """
     channels, settings = layer.output.axes[channel_axis(layer)].size, layer.settings
     zero, zeros = _zero_points(product.zero_point)
@@ -52,7 +53,7 @@ def finished_product(layer: HardwareLayer, product: IntegerProduct, steps: Seque
 
 
 def _factors(name: str, product: IntegerProduct, divisor: float, channels: int) -> LazyConstant:
-    """Return what an integer of the sums stands for, for each channel, in units of the divisor."""
+    """Return the number that an integer of the sums represents, for each channel, in units of the divisor."""
 
     def compute(scale: Array) -> Array:
         factors = np.float32(product.first.scale) * scale.reshape(-1).astype(np.float32) / np.float32(divisor)

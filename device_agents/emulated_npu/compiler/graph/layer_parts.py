@@ -1,4 +1,4 @@
-"""Parts of a layer: the layer that computes an interval of the output alone."""
+"""Parts of a layer: the layer that computes only an interval of the output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLay
     )
     if is_windowed(layer) and axis >= 2:
         return _padded_part(layer, part, axis, low, high)
-    if axis != channel_axis(layer) or layer.function not in (Function.CONVOLVE, Function.DEPTHWISE):
+    if axis != channel_axis(layer) or not layer.function.multiplies:
         return part
     weights, scale = layer.weights, layer.scale_shift
     return replace(
@@ -75,7 +75,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
         needed[1] = input_channels(layer, region[1])
     for axis, interval in enumerate(needed):
         size = size_of(interval)
-        if size == 0:  # windows of leading padding alone: one index marks its end
+        if size == 0:  # windows of only leading padding: one index marks its end
             size = min(1, view.axes[axis].size)
         if (interval[0], size) != (0, view.axes[axis].size):
             view = views.sliced(view, axis, interval[0], size)
@@ -87,7 +87,7 @@ def _padded_part(layer: HardwareLayer, part: HardwareLayer, axis: int, low: int,
     first, last = window_interval(layer, axis, (low, high))
     start = max(0, first)
     if start >= layer.inputs[0].axes[axis].size:
-        raise ValueError(f"{layer.name} sees nothing but padding from {low} on")
+        raise ValueError(f"{layer.name} reads only padding from {low} on")
     pad = list(layer.settings.pad)
     pad[axis - len(layer.output.axes) + 3] = start - first if last > 0 else -first
     return replace(part, settings=replace(layer.settings, pad=(pad[0], pad[1], pad[2])))

@@ -7,9 +7,7 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType, Function
-
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
+from device_agents.emulated_npu.unit_commands import DataType
 
 
 def machine_for(graph: Graph, machine: Machine) -> Machine:
@@ -23,7 +21,7 @@ def machine_for(graph: Graph, machine: Machine) -> Machine:
         return machine
     is_quantised = any(layer.settings.quantises for layer in graph.layers)
     for layer in graph.layers:
-        if layer.function in _PRODUCTS:
+        if layer.function.multiplies:
             _check_product(layer, graph, machine, is_quantised)
     is_float32 = any(value.dtype is DataType.FLOAT32 for value in graph.values.values())
     return machine if is_float32 and not is_quantised else replace(machine, data_type=DataType.FLOAT32)

@@ -1,6 +1,6 @@
 """Layers on integers: a layer that works on converted integers reads the integers themselves (S3.6).
 
-Units convert integers where they read them (docs/isa.md), so the conversions in front of them disappear. A product of
+Units convert integers where they read them (docs/isa.md), so the conversions before them disappear. A product of
 two factors of bytes becomes one of integers (integer_products.py).
 """
 
@@ -16,11 +16,11 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.unit_commands import DataType, Function, Quantisation
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Quantisation
 
 CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _SLOTS = ("quantised_first", "quantised_second", "quantised_third")
 
 
@@ -33,7 +33,7 @@ def read_integers(build: Builder) -> tuple[str, ...]:
     for draft in build.drafts:
         if draft.layer.function not in CONVERTING:
             continue
-        if draft.layer.function in _PRODUCTS:
+        if draft.layer.function.multiplies:
             _multiply_integers(build, draft)
         for place, view in enumerate(draft.layer.inputs[: len(_SLOTS)]):
             if view.value in build.integers:

@@ -16,8 +16,6 @@ Interval = tuple[int, int]
 Region = tuple[Interval, ...]
 
 EMPTY: Interval = (0, 0)
-_WINDOWED = frozenset({Function.POOL_MAX, Function.POOL_AVERAGE, Function.DEPTHWISE, Function.CONVOLVE})
-_ALONG_AXES = frozenset({Function.REDUCE, Function.SOFTMAX, Function.NORMALIZE})
 
 
 def whole(shape: tuple[int, ...]) -> Region:
@@ -65,7 +63,12 @@ def hull(regions: Iterable[Region]) -> Region:
 
 def is_windowed(layer: HardwareLayer) -> bool:
     """Return whether the layer slides a window over spatial axes (a matrix product does not)."""
-    return layer.function in _WINDOWED and not layer.matrix
+    return layer.function.rule.has_window and not layer.matrix
+
+
+def takes_pictures(layer: HardwareLayer) -> bool:
+    """Return whether each command of the layer works on one picture of a map, channels innermost."""
+    return is_windowed(layer) or layer.function is Function.LRN
 
 
 def multiplier(layer: HardwareLayer) -> int:
@@ -90,7 +93,7 @@ def window_interval(layer: HardwareLayer, axis: int, interval: Interval) -> Inte
 
 def can_cut(layer: HardwareLayer, axis: int) -> bool:
     """Return whether the layer can compute parts of its output along `axis` independently."""
-    if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
+    if layer.function.rule.works_along_axes and layer.settings.axes >> axis & 1:
         return False
     return axis != 1 or (layer.function is not Function.LRN and multiplier(layer) == 1)
 
@@ -107,7 +110,7 @@ def read_axis(layer: HardwareLayer, place: int, axis: int) -> int | None:
         return None if axis == skipped else axis
     if layer.function in (Function.CONVOLVE, Function.LRN) or multiplier(layer) > 1:
         return None if axis == 1 else axis
-    if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
+    if layer.function.rule.works_along_axes and layer.settings.axes >> axis & 1:
         return None
     if layer.function is Function.GATHER:
         rows = len(layer.inputs[0].axes) - 1

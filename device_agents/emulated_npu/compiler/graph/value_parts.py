@@ -18,7 +18,7 @@ def written_part(name: str) -> str:
 
 
 def whole_value(name: str) -> str:
-    """Return the value that a name within a chain stands for."""
+    """Return the value of a name within a chain."""
     return name.partition(_MARK)[0]
 
 
@@ -40,7 +40,7 @@ class Grid:
 
 
 def grid_of(name: str) -> Grid | None:
-    """Return the grid that a name stands for; None for a whole value or its written part."""
+    """Return the grid of a name; None for a whole value or its written part."""
     _, _, part = name.partition(_MARK)
     if not part or part == _WRITTEN:
         return None
@@ -54,7 +54,7 @@ def with_parts(values: Mapping[str, Value]) -> Mapping[str, Value]:
 
 
 class _WithParts(dict[str, Value]):
-    """Values by name; those of parts are found when they are asked for."""
+    """Values by name; those of parts are found when they are needed."""
 
     def __missing__(self, name: str) -> Value:
         whole = whole_value(name)

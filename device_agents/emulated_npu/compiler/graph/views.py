@@ -43,7 +43,7 @@ def sliced(view: View, axis: int, start: int, size: int, step: int = 1) -> View:
 
 
 def with_axis(view: View, axis: int, size: int = 1) -> View:
-    """Add an axis in front of axis `axis`, along which everything repeats."""
+    """Insert an axis before axis `axis`, along which everything repeats."""
     return replace(view, axes=(*view.axes[:axis], ViewAxis(size), *view.axes[axis:]))
 
 
@@ -57,7 +57,7 @@ def expanded(view: View, shape: Sequence[int]) -> View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
-    """Return the elements in the same (row-major) order under another shape; None if that is no view.
+    """Return the elements in the same (row-major) order with a different shape; None if that is not a view.
 
     Axes can always be divided. They merge if they advance along the same axis of the value without a gap.
     """

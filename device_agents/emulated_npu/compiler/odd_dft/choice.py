@@ -125,7 +125,7 @@ class _AlgorithmChoice:
         least = DftSizes.of(blocks_of(layer, self.options.dft_block or shortest), self.machine)
         free = max(0, self.machine.llc.bytes - self._kernel_bytes)
         what = f"The kernel DFTs of {layer.name} do not fit the last-level cache of {self.machine.name}"
-        why = f"they take at least {least.kernels} bytes beside blocks of {least.blocks}, and {free} are free"
+        why = f"they take at least {least.kernels} bytes in addition to blocks of {least.blocks}, and {free} are free"
         return DoesNotFit(what, why, "Store the kernel DFTs in DDR")
 
     def _best(self, layer: HardwareLayer) -> DftPlan | None:

@@ -32,7 +32,8 @@ from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.outputs import inverse_rows, picture_of
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
-from device_agents.emulated_npu.unit_commands import PLAIN, Binary, Function, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import PLAIN, Binary, Settings
 
 
 def transform(layer: HardwareLayer, blocks: OddBlocks) -> Rewriting:

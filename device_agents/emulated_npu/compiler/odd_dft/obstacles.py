@@ -8,7 +8,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType
 
 _ONES = (1, 1, 1)
 
@@ -47,7 +47,7 @@ def _pair(sizes: tuple[int, int, int]) -> str:
 
 def is_convolution(layer: HardwareLayer) -> bool:
     """Return whether a layer is a convolution, with or without groups, and no matrix product."""
-    return layer.function in (Function.CONVOLVE, Function.DEPTHWISE) and not layer.matrix
+    return layer.function.multiplies and not layer.matrix
 
 
 def direct_convolutions(graph: Graph) -> tuple[DirectConvolution, ...]:

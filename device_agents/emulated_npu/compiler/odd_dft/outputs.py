@@ -11,7 +11,8 @@ from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
-from device_agents.emulated_npu.unit_commands import Binary, Function, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Binary, Settings
 
 
 def picture_of(view: View, index: int) -> View:

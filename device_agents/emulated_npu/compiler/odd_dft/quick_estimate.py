@@ -11,7 +11,8 @@ from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, DftSizes
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor, Function, Operand, Settings, Space
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_settings import PLAIN, Settings
 
 
 @dataclass(frozen=True)

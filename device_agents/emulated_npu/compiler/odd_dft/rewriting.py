@@ -18,7 +18,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
 from device_agents.emulated_npu.numpy_types import Float64Array
-from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN, Settings
 
 PARTS = Settings(kernel=(1, 1, 2))
 """A window over the real and the imaginary part, which the matrix unit sums."""

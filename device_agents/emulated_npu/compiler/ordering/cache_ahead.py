@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
+from device_agents.emulated_npu.arithmetic import PS_PER_S, aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts
 from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
@@ -19,18 +19,8 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import present
-from device_agents.emulated_npu.unit_commands import (
-    Command,
-    DataType,
-    Descriptor,
-    Function,
-    Item,
-    Operand,
-    Queue,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Space, plain_bytes
 
-_ALIGNMENT_BYTES = 64
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
@@ -43,7 +33,7 @@ def bring_weights_ahead(
     On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
     no weights pass through the cache.
 
-    Requires: commands of one core that uses the cache alone, and their conflicts; `values` are all values in the cache.
+    Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
     machine = costs.machine
@@ -74,12 +64,9 @@ def _pause_ps(machine: Machine) -> int:
 
 
 def _is_weight_load(command: Command) -> bool:
-    """Return whether a command loads packed weights from DDR into SB: plain bytes in one run."""
-    if command.function is not Function.LOAD or command.first is None:
-        return False
-    target, source = command.target.descriptor, command.first.descriptor
-    plain = target.dtype is DataType.UINT8 and source.strides == (1,)  # a second factor of bytes has several axes
-    return plain and target.space is Space.SB and source.space is Space.DDR
+    """Return whether a command loads packed weights from DDR into SB."""
+    spaces = [operand.descriptor.space for operand in (command.target, *command.sources)]
+    return command.loads_packed_weights and spaces == [Space.SB, Space.DDR]
 
 
 class _Room:
@@ -90,7 +77,7 @@ class _Room:
         self._taken = list(_lives(commands, values))
 
     def reserve(self, size_bytes: int, first: int, last: int) -> int | None:
-        """Return the address of bytes that nothing uses from one position to another; None if there is no room."""
+        """Return the address of bytes that are unused between two positions; None if there is no room."""
         taken = sorted((low, high) for low, high, start, end in self._taken if start <= last and first <= end)
         address = 0
         for low, high in taken:
@@ -190,9 +177,7 @@ class _Walk:
             size_bytes = self._commands[place].target.descriptor.elements
             if place > position and (known is None or known.bytes < size_bytes):
                 if known is None:
-                    address = self._room.reserve(
-                        ceil_div(size_bytes, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES, position, place
-                    )
+                    address = self._room.reserve(aligned(size_bytes), position, place)
                     if address is None:
                         return None
                     known = self._ahead[place] = _Ahead(place, address)
@@ -204,9 +189,9 @@ class _Walk:
         """Return the command that moves the next piece of a load's weights into the cache."""
         load = self._commands[ahead.position]
         size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
-        target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
+        target = plain_bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
         source = present(load, load.first).address + ahead.bytes
-        return replace(load, target=target, first=_bytes(Space.DDR, source, size_bytes))
+        return replace(load, target=target, first=plain_bytes(Space.DDR, source, size_bytes))
 
     def _parts(self, position: int, command: Command) -> list[Command]:
         """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
@@ -215,13 +200,9 @@ class _Walk:
             return [command]
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
-        cached, first = _bytes(Space.SB, target, there), _bytes(Space.LLC, ahead.address, there)
+        cached, first = plain_bytes(Space.SB, target, there), plain_bytes(Space.LLC, ahead.address, there)
         parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
         if rest_bytes:
-            first = _bytes(Space.DDR, source + there, rest_bytes)
-            parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))
+            first = plain_bytes(Space.DDR, source + there, rest_bytes)
+            parts.append(replace(command, target=plain_bytes(Space.SB, target + there, rest_bytes), first=first))
         return parts
-
-
-def _bytes(space: Space, address: int, size_bytes: int) -> Operand:
-    return Operand(Descriptor(space, DataType.UINT8, (size_bytes,), (1,)), address)

@@ -29,7 +29,7 @@ _BOTTOM, _TOP = -(1 << 62), 1 << 62
 Conflicts = Sequence[int]
 """By stream the position of the latest earlier command that a command must follow; -1 if there is none.
 
-Streams behind the last one that occurs are left out. These imply all other conflicts, by the order within a stream or
+Streams after the last one that occurs are omitted. These imply all other conflicts, by the order within a stream or
 through their own conflicts.
 """
 

@@ -22,11 +22,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
 )
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
-from device_agents.emulated_npu.compiler.ordering.synchronise import (
-    fence_between_layers,
-    synchronise,
-    synchronised,
-)
+from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
@@ -195,7 +191,7 @@ def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
 
 def _is_of_cache(command: Command) -> bool:
     """Return whether a command moves data between the last-level cache and the core, and no other memory."""
-    if not command.function.has_own_queue or command.function.is_vector:
+    if not command.function.rule.has_own_queue or command.function.is_vector:
         return False
     spaces = {operand.descriptor.space for operand in (command.target, *command.sources)}
     return Space.LLC in spaces and Space.DDR not in spaces
@@ -227,7 +223,7 @@ def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: 
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:
-    """Yield the positions of commands between messages, which have loads hoisted, and each message alone."""
+    """Yield the positions of commands between messages, which have loads hoisted, and each message by itself."""
     if not any(command.function in _MESSAGES for command in commands):
         yield range(len(commands))
         return

@@ -1,4 +1,4 @@
-"""Orders commands such that MFU and VFU work at the same time, where each has a queue of its own (S3.5).
+"""Orders commands such that MFU and VFU work at the same time, if each has a separate queue (S3.5).
 
 In program order a pass runs through all its layers before the next pass begins, so that each unit waits for the other.
 List scheduling takes, out of a window of commands, the one that can begin first: while the VFU works on a tile, the MFU
@@ -25,7 +25,7 @@ from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _LAYERS = 32
-"""Layers that are told apart; those with the same number modulo this one keep their order, too."""
+"""Number of layers that are distinguished; those with the same number modulo this one also keep their order."""
 
 
 def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command]:
@@ -34,7 +34,7 @@ def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command
 
 
 def _is_of_vfu(command: Command, machine: Machine) -> bool:
-    return command.function.is_vector and not runs_on_mfu(machine.mfu, command)
+    return command.function.is_vector and not runs_on_mfu(machine.mfu, command.function)
 
 
 def overlap_units(

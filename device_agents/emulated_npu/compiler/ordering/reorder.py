@@ -1,8 +1,8 @@
 """Hoists loads over earlier computes and stores (S2.5).
 
-All queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
-cannot run beside C0; in `L0 L1 C0 S0 L2 C1 S1 ...` it can. Loads keep their order, and so do all other commands: the
-result is a merge of two streams.
+All queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1 cannot
+run at the same time as C0; in `L0 L1 C0 S0 L2 C1 S1 ...` it can. Loads keep their order, and so do all other commands:
+the result is a merge of two streams.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
-
-_ALIGNMENT_BYTES = 64
+from device_agents.emulated_npu.arithmetic import aligned
+from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, plain_bytes
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ def keep_weights(
     for count in range(len(regions.spans), 0, -1):
         kept = sorted(regions.by_benefit[:count])
         others = set(range(len(tops))) - set(kept)
-        base = _aligned(max(tops[region] for region in others))
+        base = aligned(max(tops[region] for region in others))
         addresses, end = {}, base
         for region in kept:
             addresses[region] = end
-            end += _aligned(regions.spans[region][1] - regions.spans[region][0])
+            end += aligned(regions.spans[region][1] - regions.spans[region][0])
         if end <= sb_bytes:
             loads = tuple(regions.load(region, address) for region, address in addresses.items())
             moved = (_moved(*pair, regions, addresses) for pair in zip(commands, uses, strict=True))
@@ -101,30 +101,25 @@ class _Regions:
     def load(self, region: int, address: int) -> Command:
         """Return the load of a region to an address of SB."""
         start, stop = self.spans[region]
-        there, here = (
-            Operand(Descriptor(space, DataType.UINT8, (stop - start,), (1,)), at)
-            for space, at in ((Space.SB, address), (Space.DDR, start))
-        )
+        there, here = plain_bytes(Space.SB, address, stop - start), plain_bytes(Space.DDR, start, stop - start)
         return Command(Function.LOAD, there, here)
 
     def _constant_source(self, command: Command) -> tuple[int, int] | None:
         """Return the bytes of DDR that a command copies to SB as they are, if no run writes them."""
-        source, target = command.first, command.target.descriptor
-        if command.function is not Function.LOAD or target.space is not Space.SB or source is None:
+        source = command.first
+        if source is None or not command.loads_packed_weights or source.descriptor.space is not Space.DDR:
             return None
-        here = source.descriptor
-        if here.space is not Space.DDR or here.dtype is not DataType.UINT8 or here.strides != (1,):
+        if command.target.descriptor.space is not Space.SB:
             return None
         place = bisect_right(self._constants, (source.address, 1 << 62)) - 1
-        inside = place >= 0 and source.span[1] <= self._constants[place][1]
-        return source.span if inside and target.strides == (1,) else None
+        return source.span if place >= 0 and source.span[1] <= self._constants[place][1] else None
 
     def uses(self, commands: Sequence[Command]) -> list[list[_Use]] | None:
         """Return the bytes of SB that each command reads, then those that it writes; None if a use is not clear.
 
         It is not clear if an operand has bytes of several loads, or if others than a product read weights.
         """
-        held: list[_Use] = []
+        held: HeldBytes[_Use] = HeldBytes()
         found = []
         for command in commands:
             uses = []
@@ -137,7 +132,7 @@ class _Regions:
                     uses.append(use)
             if command.target.descriptor.space is Space.SB:
                 written = self._written(command)
-                held = [part for one in held for part in _without(one, written)] + [written]
+                held = held.written(written.start, written.stop, written)
                 uses.append(written)
             found.append(uses)
         return found
@@ -150,27 +145,16 @@ class _Regions:
         return _Use(start, stop, bisect_right(self._starts, source[0]) - 1, source[0])
 
 
-def _read(operand: Operand, held: Sequence[_Use]) -> _Use | None:
+def _read(operand: Operand, held: HeldBytes[_Use]) -> _Use | None:
     """Return the use of an operand, from what SB holds; None if it has weights of several loads, or only some."""
     start, stop = operand.span
-    touched = [one for one in held if one.start < stop and start < one.stop]
-    if all(one.region == _OTHER for one in touched):
+    touched = held.touched(start, stop)
+    if all(loaded.region == _OTHER for _, _, loaded in touched):
         return _Use(start, stop, _OTHER)
-    (one, *more) = touched
-    if more or start < one.start or one.stop < stop:
+    ((low, high, loaded), *more) = touched
+    if more or start < low or high < stop:
         return None
-    return _Use(start, stop, one.region, one.source + start - one.start)
-
-
-def _without(held: _Use, written: _Use) -> list[_Use]:
-    """Return what is left of some bytes of SB when others are written over them."""
-    kept = []
-    if held.start < min(held.stop, written.start):
-        kept.append(replace(held, stop=min(held.stop, written.start)))
-    first = max(held.start, written.stop)
-    if first < held.stop:
-        kept.append(replace(held, start=first, source=held.source + first - held.start))
-    return kept
+    return _Use(start, stop, loaded.region, loaded.source + start - loaded.start)
 
 
 def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses: dict[int, int]) -> Command | None:
@@ -189,7 +173,3 @@ def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses:
         return Operand(operand.descriptor, operand.address + at - use.start)
 
     return replace(command, second=moved(command.second), fourth=moved(command.fourth))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.arithmetic import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
 _NEVER = -1
-_ALIGNMENT_BYTES = 64
 _OPERANDS = ("first", "second", "third", "fourth")
 
 
@@ -61,7 +61,7 @@ class _Block:
     @property
     def room_bytes(self) -> int:
         """Its size, rounded up to the alignment."""
-        return ceil_div(self.stop - self.start, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return aligned(self.stop - self.start)
 
 
 def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
@@ -70,7 +70,7 @@ def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
     None if a command reads bytes of several blocks.
     """
     blocks: list[_Block] = []
-    held: list[tuple[int, int, _Block]] = []
+    held: HeldBytes[_Block] = HeldBytes()
     kept_from = 1 << 62
     for position, command in enumerate(commands):
         for name in _OPERANDS:
@@ -78,7 +78,7 @@ def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
             if operand is None or operand.descriptor.space is not Space.SB:
                 continue
             start, stop = operand.span
-            touched = [part for part in held if part[0] < stop and start < part[1]]
+            touched = held.touched(start, stop)
             if not touched:
                 kept_from = min(kept_from, start)
                 continue
@@ -90,17 +90,8 @@ def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
         if command.target.descriptor.space is Space.SB:
             start, stop = command.target.span
             blocks.append(_Block(start, stop, position, position, [(position, "target")]))
-            held = [rest for part in held for rest in _without(part, start, stop)]
-            held.append((start, stop, blocks[-1]))
+            held = held.written(start, stop, blocks[-1])
     return blocks, kept_from
-
-
-def _without(part: tuple[int, int, _Block], start: int, stop: int) -> Iterator[tuple[int, int, _Block]]:
-    low, high, block = part
-    if low < min(high, start):
-        yield low, min(high, start), block
-    if max(low, stop) < high:
-        yield max(low, stop), high, block
 
 
 def _overlapping(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
@@ -118,32 +109,32 @@ def _overlapping(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
 
 
 class _Room:
-    """SB as consecutive parts: first byte, one past the last, and the last command that reads what lies there."""
+    """SB, and the last command that reads what lies in each part of it."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._parts = [(0, size_bytes, _NEVER)]
+        self._used = HeldBytes(((0, size_bytes, _NEVER),))
 
     def addresses(self, blocks: Sequence[_Block]) -> list[int]:
         """Return addresses of blocks: the places that are oldest, or those they have if they do not fit otherwise."""
-        before = self._parts
+        before = self._used
         found = []
         for block in blocks:
             address = self._oldest(block.room_bytes, block.first)
             if address is None:
-                self._parts = before
+                self._used = before
                 for each in blocks:
-                    self._fill(each.start, each.stop, each.last)
+                    self._used = self._used.written(each.start, each.stop, each.last)
                 return [each.start for each in blocks]
-            self._fill(address, address + block.room_bytes, block.last)
+            self._used = self._used.written(address, address + block.room_bytes, block.last)
             found.append(address)
         return found
 
     def _oldest(self, size: int, first: int) -> int | None:
-        """Return the address of free bytes of which the last use is longest ago; None if there is no such place."""
+        """Return the address of the least recently used free bytes; None if there is no such place."""
         best, newest = None, first
-        parts = self._parts
+        parts = self._used.parts
         for place, (start, _, _) in enumerate(parts):
-            if start % _ALIGNMENT_BYTES or start + size > parts[-1][1]:
+            if start % ALIGNMENT_BYTES or start + size > parts[-1][1]:
                 continue
             last = _NEVER
             for low, _, used in parts[place:]:
@@ -153,14 +144,3 @@ class _Room:
             if last < newest:
                 best, newest = start, last
         return best
-
-    def _fill(self, start: int, stop: int, last: int) -> None:
-        """Record the last use of bytes."""
-        parts = []
-        for low, high, used in self._parts:
-            if low < min(high, start):
-                parts.append((low, min(high, start), used))
-            if max(low, stop) < high:
-                parts.append((max(low, stop), high, used))
-        parts.append((start, stop, last))
-        self._parts = sorted(parts)

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
-from device_agents.emulated_npu.arithmetic import ceil_div
-
-ALIGNMENT_BYTES = 64
+from device_agents.emulated_npu.arithmetic import aligned
 
 
 @dataclass(frozen=True)
@@ -20,16 +18,6 @@ class Lifetime:
     bytes: int
     first: int
     last: int
-
-
-def aligned(size: int) -> int:
-    """Return the size rounded up to the alignment."""
-    return ceil_div(size, ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def aligned_down(size: int) -> int:
-    """Return the size or address rounded down to the alignment."""
-    return size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:

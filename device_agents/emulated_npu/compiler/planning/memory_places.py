@@ -48,7 +48,7 @@ def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int)
 
 
 def order_in_buffer(value: Value) -> tuple[int, ...]:
-    """Return the order of the axes of a value in NB: maps in the order of the host have the channels innermost, too."""
+    """Return the order of the axes of a value in NB: maps in the order of the host also have the channels innermost."""
     axes = tuple(range(len(value.shape)))
     of_host = value.kind == "input" or value.is_output
     return (0, *axes[2:], 1) if of_host and value.order == axes and len(axes) > 2 else value.order

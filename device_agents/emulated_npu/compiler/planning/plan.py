@@ -15,12 +15,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
-    ChainWriter,
-    Destination,
-    Destinations,
-    Externals,
-)
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
+from device_agents.emulated_npu.compiler.planning.chains.externals import Destination, Destinations, Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import cached_values
@@ -95,7 +91,7 @@ def plan(
     """Plan every core of a division and write out its commands.
 
     Requires: a division whose convolutions are as they are to be computed. `decisions` are chains by core that are
-    already chosen; `occupied` is memory that the groups must leave alone.
+    already chosen; `occupied` is memory that the groups must not use.
     Ensures: one plan for each group. The commands of each core compute its graph if every command ends before the next
     begins. No two values that live at the same time share an address. Raises DoesNotFit, naming the group.
     """

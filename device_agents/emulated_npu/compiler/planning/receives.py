@@ -13,9 +13,7 @@ from itertools import accumulate
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region, overlap
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
-from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
-
-_EXTERNAL = (Space.DDR, Space.LLC)
+from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, Function, Operand
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def with_receives(
     result: list[Command] = []
     for command in commands:
         for operand in command.sources:
-            if operand.descriptor.space in _EXTERNAL:
+            if operand.descriptor.space in EXTERNAL:
                 result.extend(inbox.awaited(operand, command.layer))
         result.append(command)
     result.extend(inbox.rest(commands[-1].layer if commands else -1))
@@ -64,7 +62,7 @@ class _Inbox:
         for sender, targets in arriving.items():
             for number, target in enumerate(targets):
                 place = self._place_of(target)
-                message = _Arrival(number, *_span(target), _region(target, self._places[place]))
+                message = _Arrival(number, *target.span, _region(target, self._places[place]))
                 found.setdefault(place, {}).setdefault(sender, []).append(message)
         self._messages = {
             place: {sender: _Arrivals(messages) for sender, messages in senders.items()}
@@ -91,7 +89,7 @@ class _Inbox:
         """Return the last message of each sender whose data an operand reads."""
         if operand not in self._known:
             found = []
-            low, high = _span(operand)
+            low, high = operand.span
             place = self._place_of(operand)
             if place in self._messages and self._places[place].buffer.space is operand.descriptor.space:
                 region = _region(operand, self._places[place])
@@ -104,7 +102,7 @@ class _Inbox:
 
     def _place_of(self, operand: Operand) -> int:
         """Return the place in which the operand begins; an operand never spans two values."""
-        return bisect_right(self._starts, (operand.descriptor.space, _span(operand)[0])) - 1
+        return bisect_right(self._starts, (operand.descriptor.space, operand.span[0])) - 1
 
 
 @dataclass(frozen=True)
@@ -131,12 +129,6 @@ class _Arrivals:
         found = [one for one in self._messages[first:end] if one.high > low]
         may_overlap = (one for one in found if not one.region or not region or overlap(one.region, region))
         return max((one.number for one in may_overlap), default=None)
-
-
-def _span(operand: Operand) -> tuple[int, int]:
-    """Return the first byte and one past the last."""
-    low, high = operand.descriptor.extent
-    return operand.address + low, operand.address + high
 
 
 def _region(operand: Operand, place: ReceivedValue) -> Region | None:

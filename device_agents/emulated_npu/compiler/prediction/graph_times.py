@@ -56,7 +56,7 @@ class GraphPredictor:
         return other_chains(graph, self._machine, self._options, externals, chains, place)
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
-        """Yield chains; for a VFU with a queue of its own, also those that are best if it shares that of the MFU."""
+        """Yield chains; for a VFU with a separate queue, also those that are best if it shares that of the MFU."""
         externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
         for machine in dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0))):
             yield from decide_by_each_assumption(graph, machine, self._options, externals)

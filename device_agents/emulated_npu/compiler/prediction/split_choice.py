@@ -24,7 +24,7 @@ ONE, BEST = "one", "best"
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """One way to split a layer, and its predicted time alone, from memory to memory."""
+    """One way to split a layer, and the predicted time of the layer by itself, from memory to memory."""
 
     split: LayerSplit
     predicted_ps: int

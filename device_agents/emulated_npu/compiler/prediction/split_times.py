@@ -10,7 +10,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_NS
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered

@@ -164,7 +164,7 @@ def _check_acyclic(assignment: Assignment, graph: Graph, producers: Sequence[fro
 
 
 def circle_of(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Return groups of which each feeds the next and the last feeds the first; () if there is no such circle."""
+    """Return groups of which each feeds the next and the last feeds the first; () if there is no such cycle."""
     stages, sources = _stages(count, edges)
     left = [number for number in range(count) if number not in stages]
     if not left:

@@ -206,7 +206,7 @@ class _Divider:
 
     @staticmethod
     def _as_here(value: Value, received: bool, at_home: bool) -> Value:
-        """Return the value as the group has it: outputs of the network are whole at their home alone."""
+        """Return the value as the group has it: outputs of the network are whole only at their home."""
         kind = "received" if received and value.kind == "activation" else value.kind
         if (kind, at_home) == (value.kind, value.is_output):
             return value

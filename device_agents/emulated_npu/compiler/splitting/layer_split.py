@@ -38,7 +38,8 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import (
     proportional_parts,
 )
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 Slices = tuple[tuple[HardwareLayer, ...], ...]
 
@@ -131,7 +132,7 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], shares: Sequen
     elif layer.settings.quantises:
         why = "its sums stay on the matrix unit until they are quantised"
     elif layer.groups > 1:
-        why = "it has groups, each with input channels of its own"
+        why = "it has groups, each with its own input channels"
     elif len(layer.output.axes) + 1 > MAX_RANK:
         why = f"its partial results would have more than {MAX_RANK} axes"
     else:

@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     can_cut,
     is_windowed,
     multiplier,
+    takes_pictures,
     window_interval,
 )
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -50,7 +51,7 @@ def cut_axis_of(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKi
 
 def _axis(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int | None:
     rank = len(layer.output.axes)
-    if is_windowed(layer) or layer.function is Function.LRN:
+    if takes_pictures(layer):
         return {"batch": 0, "outputs": channel_axis(layer)}.get(kind, _longest(layer, range(2, rank)))
     if layer.matrix:
         return {"rows": rank - 2 if rank > 1 else None, "outputs": rank - 1}.get(kind, _longest(layer, range(rank - 2)))
@@ -86,7 +87,7 @@ def parts_along(layer: HardwareLayer, axis: int, shares: Sequence[int]) -> tuple
     """Return an interval of the output's `axis` for each share, see `proportional_parts`; fewer on shorter axes.
 
     The outputs of an input channel of a depthwise multiplier stay together. A part of a grouped convolution consists
-    of whole groups or lies in one group. Windows that hold only padding behind the input belong to the part before.
+    of whole groups or lies in one group. Windows that contain only padding after the input belong to the part before.
     """
     size = layer.output.axes[axis].size
     if layer.function is Function.DEPTHWISE and axis == 1:

@@ -5,7 +5,7 @@ never depends on an address, so commands of equal shapes share one.
 
 - IO: the latency of the memory, then its bytes at its bandwidth, without other users (transfer_cost.py). If the command
   uses two memories, or a link, the slower one counts. With several transfers in flight, the engines hide the latency
-  behind the transfers before (latency_hiding.py).
+  behind earlier transfers (latency_hiding.py).
 - MFU: the cycles of its dataflow (matrix_cost.py) plus the start-up. The epilogue (sum with the third operand, scale
   and shift, activation) lies on the output path and takes no time, unless the machine limits that path.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).
@@ -25,7 +25,7 @@ from device_agents.emulated_npu.timing.cost.matrix_cost import matrix_cycles, ma
 from device_agents.emulated_npu.timing.cost.sram_traffic import port_cycles, sram_traffic
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.cost.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Function
+from device_agents.emulated_npu.unit_commands import Command
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CommandCost:
 
 def macs(command: Command) -> int:
     """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
-    return matrix_shape(command).macs if command.function in (Function.CONVOLVE, Function.DEPTHWISE) else 0
+    return matrix_shape(command).macs if command.function.multiplies else 0
 
 
 _MOST_COSTS = 1 << 16
@@ -70,7 +70,7 @@ class CostModel:
         return self.cost(command).duration_ps
 
     def demands(self, command: Command) -> tuple[Demand, ...]:
-        """Return the demands of an IO command on the resources of its chip; the longest alone takes `duration_ps`."""
+        """Return the demands of an IO command on the resources of its chip; the longest of them takes `duration_ps`."""
         return self.cost(command).demands
 
     def cost(self, command: Command) -> CommandCost:
@@ -99,7 +99,7 @@ class CostModel:
             asked = demands(machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
             return CommandCost(alone_ps, 0, 0, external_bytes(command, machine), asked)
-        on_mfu = runs_on_mfu(machine.mfu, command)
+        on_mfu = runs_on_mfu(machine.mfu, command.function)
         if on_mfu:
             cycles, streaming = matrix_cycles(machine.mfu, command)
             startup = machine.mfu.startup_cycles

@@ -2,7 +2,7 @@
 
 A dot-product array computes `rows` products for each of `columns` channels of each of its pixels in a cycle. The
 stationary dataflows follow SCALE-Sim's closed forms (Samajdar et al., arXiv:1811.02883). A depthwise convolution that
-the array computes (`Mfu.depthwise`) has its channels on the columns, and a sum over the window alone.
+the array computes (`Mfu.depthwise`) has its channels on the columns, and a sum only over the window.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def systolic_cycles(
 
     A fold holds rows x columns weights, sums or inputs, and streams one vector per cycle through the skewed array.
     Weights and inputs are loaded in `rows` cycles before; sums start at zero. An array that preloads them loads those
-    of the next fold while it streams, and the vectors of the next fold follow at once: only the first load, and the
-    skew of the last fold, take time of their own.
+    of the next fold while it streams, and the vectors of the next fold follow immediately: only the first load, and the
+    skew of the last fold, take additional time.
     """
     if dataflow == "weight-stationary":
         folds, streamed, loading = ceil_div(k, rows) * ceil_div(n, columns), m, rows
@@ -74,9 +74,9 @@ class MatrixShape(NamedTuple):
         return self.pixels * self.taps * self.channels * self.columns
 
 
-def runs_on_mfu(mfu: Mfu, command: Command) -> bool:
-    """Return whether the matrix unit executes a CP command; the vector unit executes all others."""
-    return command.function is Function.CONVOLVE or (command.function is Function.DEPTHWISE and mfu.depthwise == "mfu")
+def runs_on_mfu(mfu: Mfu, function: Function) -> bool:
+    """Return whether the matrix unit executes a CP function; the vector unit executes all others."""
+    return function is Function.CONVOLVE or (function is Function.DEPTHWISE and mfu.depthwise == "mfu")
 
 
 def matrix_shape(command: Command) -> MatrixShape:
@@ -94,7 +94,8 @@ def matrix_shape(command: Command) -> MatrixShape:
 def matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
     """Return the cycles of a command that `runs_on_mfu`, and how many of them stream products.
 
-    The output path works beside the array and limits it if it is slower; a residual is added after the product.
+    The output path works in parallel with the array and limits it if it is slower; a residual is added after the
+    product.
     """
     shape = matrix_shape(command)
     if shape.macs == 0:

@@ -1,6 +1,6 @@
 """The bytes that commands read from and write to the memories of a core, NB (with the halo buffer) and SB.
 
-The units hold what they use again, as far as the machine says: weights and vectors are read once for a command,
+The units keep what they use again, if the machine says so: weights and vectors are read once for a command,
 features of a CONVOLVE once for each group of output channels (`Mfu.held_columns`), and every result is written once. So
 these are the fewest bytes that the buffers must move. Bytes that a view repeats are read once.
 """

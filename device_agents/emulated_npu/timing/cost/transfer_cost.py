@@ -14,16 +14,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_NS, PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.unit_commands import (
-    Command,
-    DataType,
-    Descriptor,
-    Function,
-    Operand,
-    Space,
-)
-
-_EXTERNAL = (Space.DDR, Space.LLC)
+from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, DataType, Descriptor, Function, Operand, Space
 
 
 class Demand(NamedTuple):
@@ -88,14 +79,14 @@ def _transfers(command: Command, machine: Machine | None) -> _Transfers:
     if command.function is Function.GATHER:
         index = present(command, command.second).descriptor
         skip, times = 1, index.elements
-        if index.space in _EXTERNAL:
+        if index.space in EXTERNAL:
             found[index.space] = ([_runs(index)], [])
-    if first.space in _EXTERNAL:
+    if first.space in EXTERNAL:
         row = _runs(first, skip)
         ratio = 1.0 if machine is None else _compression(machine, command)
         length_bytes = row.length_bytes if ratio == 1 else math.ceil(row.length_bytes / ratio)
         found.setdefault(first.space, ([], []))[0].append(_Runs(row.number * times, length_bytes))
-    if target.space in _EXTERNAL:
+    if target.space in EXTERNAL:
         found.setdefault(target.space, ([], []))[1].append(_runs(target))
     return found
 
@@ -146,7 +137,7 @@ def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ..
 
 
 def moves_nothing(command: Command) -> bool:
-    """Return whether an IO command takes no time of its own: RECEIVE, and a SEND without payload."""
+    """Return whether an IO command takes no time: RECEIVE, and a SEND without payload."""
     return command.function is Function.RECEIVE or (command.function is Function.SEND and command.first is None)
 
 

@@ -28,11 +28,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of, present
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
+from device_agents.emulated_npu.unit_commands import Command, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction
+
+_Operations = tuple[int, int]
+"""The numbers of simple and of special operations."""
 
 _SPECIALS: Mapping[Activation, int] = {
     Activation.SIGMOID: 1,
@@ -70,7 +74,6 @@ _BINARY_SPECIALS: Mapping[int, int] = {
     Binary.TRUNCATED_MODULO: 1,
     Binary.POWER: 2,
 }
-_NO_EPILOGUE = (Function.COPY, Function.FILL, Function.MAP, Function.REDUCE, Function.SOFTMAX)
 
 
 def vector_operations(command: Command, special_cycles: int) -> int:
@@ -78,36 +81,43 @@ def vector_operations(command: Command, special_cycles: int) -> int:
 
     Raises `ExecutionFault` for a command that lacks an operand its cost depends on.
     """
-    simple, special = _body(command)
-    if command.function not in _NO_EPILOGUE:
+    simple, special = _BODIES[command.function](command)
+    if command.function.rule.activates:
         special += _SPECIALS.get(command.settings.activation, 0) * command.target.descriptor.elements
     return simple + special * special_cycles
 
 
-def _body(command: Command) -> tuple[int, int]:
-    """Return the simple and special operations of a command without its activation."""
-    function, settings = command.function, command.settings
-    elements = command.target.descriptor.elements
-    if function in (Function.MAP, Function.BINARY):
-        is_map = function is Function.MAP
-        specials = _SPECIALS.get(settings.activation, 0) if is_map else _BINARY_SPECIALS.get(settings.mode, 0)
-        return (0, specials * elements) if specials else (elements, 0)
-    if function is Function.TABLE:
-        return 0, elements
-    if function is Function.REDUCE:
-        inputs = present(command, command.first).descriptor.elements
-        simple = inputs * (2 if settings.mode == Reduction.ARGMAX else 1)
-        return simple + elements * (settings.mode == Reduction.MEAN), elements * (settings.mode == Reduction.L2)
-    if function in (Function.SOFTMAX, Function.NORMALIZE):
-        return _row_passes(command)
-    if function is Function.LRN:
-        return elements * (3 + settings.mode), elements * 2
-    if function in (Function.POOL_MAX, Function.POOL_AVERAGE):
-        return _pool_taps(command) + elements * (function is Function.POOL_AVERAGE), 0
-    if function is Function.DEPTHWISE:
-        taps = math.prod(dims_of(command, command.second, 5)[:3])
-        return elements * (taps + (command.third is not None) + (command.fourth is not None)), 0
-    return elements, 0
+def _elements(command: Command) -> int:
+    return command.target.descriptor.elements
+
+
+def _special(command: Command, specials: int) -> _Operations:
+    """Return so many special operations for each element, or one simple operation if there are none."""
+    elements = _elements(command)
+    return (0, specials * elements) if specials else (elements, 0)
+
+
+def _reduce(command: Command) -> _Operations:
+    mode, elements = command.settings.mode, _elements(command)
+    simple = present(command, command.first).descriptor.elements * (2 if mode == Reduction.ARGMAX else 1)
+    return simple + elements * (mode == Reduction.MEAN), elements * (mode == Reduction.L2)
+
+
+def _normalize(command: Command) -> _Operations:
+    affine = command.second is not None or command.third is not None
+    return _elements(command) * (3 + affine), _rows(command) * 2
+
+
+def _rows(command: Command) -> int:
+    """Return the number of rows; a row is the set of elements that share one maximum or mean."""
+    dims, axes = command.target.descriptor.dims, command.settings.axes
+    return math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if math.prod(dims) else 0
+
+
+def _depthwise(command: Command) -> _Operations:
+    taps = math.prod(dims_of(command, command.second, 5)[:3])
+    operands = (command.third is not None) + (command.fourth is not None)
+    return _elements(command) * (taps + operands), 0
 
 
 def _pool_taps(command: Command) -> int:
@@ -129,12 +139,17 @@ def _taps_along(outputs: int, size: int, kernel: int, stride: int, dilation: int
     )
 
 
-def _row_passes(command: Command) -> tuple[int, int]:
-    """Return the operations of SOFTMAX or NORMALIZE; a row is the set of elements that share one maximum or mean."""
-    dims, axes = command.target.descriptor.dims, command.settings.axes
-    elements = math.prod(dims)
-    rows = math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if elements else 0
-    if command.function is Function.SOFTMAX:
-        return elements * 4, elements + rows
-    affine = command.second is not None or command.third is not None
-    return elements * (3 + affine), rows * 2
+_BODIES: Mapping[Function, Callable[[Command], _Operations]] = {
+    **dict.fromkeys((Function.COPY, Function.FILL, Function.AFFINE, Function.WHERE), lambda one: _special(one, 0)),
+    Function.MAP: lambda one: _special(one, _SPECIALS.get(one.settings.activation, 0)),
+    Function.BINARY: lambda one: _special(one, _BINARY_SPECIALS.get(one.settings.mode, 0)),
+    Function.TABLE: lambda one: _special(one, 1),
+    Function.REDUCE: _reduce,
+    Function.SOFTMAX: lambda one: (_elements(one) * 4, _elements(one) + _rows(one)),
+    Function.NORMALIZE: _normalize,
+    Function.LRN: lambda one: (_elements(one) * (3 + one.settings.mode), _elements(one) * 2),
+    Function.POOL_MAX: lambda one: (_pool_taps(one), 0),
+    Function.POOL_AVERAGE: lambda one: (_pool_taps(one) + _elements(one), 0),
+    Function.DEPTHWISE: _depthwise,
+}
+"""The operations of a command of each function of the VFU, without its activation."""

@@ -1,4 +1,4 @@
-"""What a core of many does beside serving its own queues: transfers on shared resources, messages, ring slots."""
+"""What a core of many does besides serving its own queues: transfers on shared resources, messages, ring slots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def locked_core(code: CoreCode, position: int, entries: Sequence[tuple[int, int]
 
 
 def joining(asked_ps: int, now_ps: int, join: int) -> int:
-    """Return the event of a transfer that is asked for at `asked_ps` and moves data from `now_ps` at the earliest.
+    """Return the event of a transfer that is requested at `asked_ps` and moves data from `now_ps` at the earliest.
 
     `join` holds its latency and its ticket.
     """
@@ -48,7 +48,7 @@ def exchange(
 ) -> Generator[None, int, tuple[int, int, int]]:
     """Serve a RECEIVE, a SEND or a command with several transfers; return its start, its end and the transfer time.
 
-    `times_ps`: when its transfers are asked for, if it waits for no other core, and when it reaches the head.
+    `times_ps`: when its transfers are requested, if it waits for no other core, and when it reaches the head.
     """
     op, (asked_ps, now_ps) = code.io_ops[entry], times_ps
     if op == RECEIVE:

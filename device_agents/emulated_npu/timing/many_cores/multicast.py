@@ -1,7 +1,7 @@
 """Reads that reach several cores at a time, on chips whose memories multicast (`Cores.multicast`).
 
-The memory keeps the bytes of a read until the read ends. A core that asks for them meanwhile gets them with it, so that
-cores which run the same loads fall into step. Nothing writes these bytes: a core that will write them waits for a
+The memory keeps the bytes of a read until the read ends. A core that requests them before that gets them with it, so
+that cores which run the same loads fall into step. Nothing writes these bytes: a core that will write them waits for a
 message of those that read them.
 """
 
@@ -30,7 +30,7 @@ class Multicast:
         self._joined: dict[int, list[int]] = {}
 
     def joins(self, ticket: int, resource: SharedResource) -> bool:
-        """Note that a transfer begins; return whether its bytes are on their way, and it needs no read of its own."""
+        """Note that a transfer begins; return whether its bytes are on their way, and it needs no separate read."""
         read = self._reads.get(ticket)
         if read is None:
             return False

@@ -9,7 +9,7 @@
   between chips, the links of both chips and the sender's chip link. Its message arrives after the latency of the links.
   A SEND without payload takes no time.
 - RECEIVE stays at the head of its IO queue until the next message of its peer, for the same input, has arrived.
-- All transfers of a core are in its IO queue, also on a machine with a queue for the last-level cache.
+- All transfers of a core are in its IO queue, even on a machine with a queue for the last-level cache.
 - A core begins input i when all cores of its group have ended input i - 1, and all groups have ended the input that is
   2 x groups + 2 earlier: no group runs far ahead of groups that do not depend on it.
 - A SEND with payload for input i to another group begins when that group has ended input i - depth.

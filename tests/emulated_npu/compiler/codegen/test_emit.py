@@ -13,17 +13,8 @@ from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.isa.encoding import decode
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES, DataInstruction
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
-from device_agents.emulated_npu.unit_commands import (
-    Command,
-    Function,
-    Item,
-    Operand,
-    Post,
-    Queue,
-    Settings,
-    Space,
-    Wait,
-)
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Operand, Post, Queue, Space, Wait
+from device_agents.emulated_npu.unit_settings import Settings
 
 
 def _steps(items: Sequence[Item]) -> list[IssuedStep]:

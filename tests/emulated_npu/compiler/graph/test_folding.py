@@ -13,7 +13,7 @@ from onnx import NodeProto
 from small_models import Array, functions, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.unit_commands import Activation
+from device_agents.emulated_npu.unit_settings import Activation
 
 X = values((1, 4, 6, 5))
 CHANNELS = {name: values((4,), seed, 0.5, 1.5) for seed, name in enumerate(("gamma", "beta", "mean", "variance"))}

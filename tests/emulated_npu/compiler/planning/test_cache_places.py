@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence

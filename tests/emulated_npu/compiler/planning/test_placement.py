@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.regions import Region
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
     buffer_bytes,

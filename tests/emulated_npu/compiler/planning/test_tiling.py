@@ -18,15 +18,8 @@ from small_models import model, node, values
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.regions import Region
-from device_agents.emulated_npu.compiler.planning.chains.tiling import (
-    Chain,
-    Cut,
-    Geometry,
-    HaloMode,
-    NotTileable,
-    Tile,
-    cut_chain,
-)
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, HaloMode, Tile
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Function
 

@@ -35,7 +35,8 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import (
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, Function
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation
 
 
 def _with(graph: Graph, layer: HardwareLayer, split: LayerSplit) -> Graph:

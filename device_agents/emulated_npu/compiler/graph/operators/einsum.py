@@ -11,11 +11,12 @@ from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Binary, Reduction, Settings
 
 _ELLIPSIS = "..."
 _FREE = "0123456789"
-"""Labels of the axes that an ellipsis stands for, the last one first."""
+"""Labels of the axes of an ellipsis, the last one first."""
 
 
 def einsum(build: Builder, node: OnnxNode) -> None:
@@ -83,7 +84,7 @@ def _product(
     sizes: Mapping[str, int],
     result: View,
 ) -> None:
-    """Add a product of matrices: rows are the last axis of the first operand alone, all before it repeat the second."""
+    """Add a product of matrices: rows are only the last axis of the first operand, all before it repeat the second."""
     first, second, wanted = terms
     both = [label for label in wanted if label in first and label in second]
     rows = [label for label in wanted if label in first and label not in second]

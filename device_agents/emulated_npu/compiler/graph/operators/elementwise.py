@@ -13,7 +13,8 @@ from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converte
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary
 
 _INTEGER_BOUNDS = {
     DataType.INT8: (-(2**7), 2**7 - 1),
@@ -95,7 +96,7 @@ def clip(build: Builder, node: OnnxNode) -> None:
 
 
 def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | None:
-    """Return factor and offset of x op scalar (or scalar op x); None if that is no linear function of x."""
+    """Return factor and offset of x op scalar (or scalar op x); None if this is not a linear function of x."""
     if op == "Add":
         return 1.0, scalar
     if op == "Sub":

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode
-from device_agents.emulated_npu.unit_commands import Binary
+from device_agents.emulated_npu.unit_settings import Binary
 
 
 def _constant_of_shape(build: Builder, node: OnnxNode) -> None:

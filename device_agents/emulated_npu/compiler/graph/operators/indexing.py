@@ -18,7 +18,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Binary, DataType, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Binary, Reduction, Settings
 
 
 def _gather(build: Builder, node: OnnxNode) -> None:
@@ -110,7 +111,7 @@ def _gather_elements(build: Builder, node: OnnxNode) -> None:
 
 
 def _first_elements(source: Sequence[int], shape: Sequence[int], axis: int) -> Array:
-    """Return, for indices of a shape along an axis, the number of the element of the source that index 0 stands for."""
+    """Return, for indices of a shape along an axis, the number of the source element at index 0."""
     grids = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
     pairs = enumerate(zip(grids, _strides(source), strict=True))
     return sum((grid * stride for place, (grid, stride) in pairs if place != axis), np.zeros(shape, np.int64))
@@ -156,7 +157,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 def _numbered(
     build: Builder, node: OnnxNode, axes: Sequence[tuple[int, int]], offset: Array, last: bool = False
 ) -> View:
-    """Return the numbers of rows that indices along axes of (size, stride) stand for, plus the offset.
+    """Return the numbers of rows of indices along axes of (size, stride), plus the offset.
 
     With `last` the last axis of the indices has one index for each of the axes. Negative indices count from the end.
     """
@@ -197,7 +198,7 @@ def _numbered(
 
 
 def _one_hot(build: Builder, node: OnnxNode) -> None:
-    """Add a OneHot: indices are compared with all places, also those counted from the end."""
+    """Add a OneHot: indices are compared with all places, including those counted from the end."""
     indices, output = build.view(node.inputs[0]), build.result()
     depth = int(build.number(node.inputs[1], "depth"))
     axis = node.attribute("axis", -1) % len(output.axes)

@@ -12,7 +12,8 @@ from device_agents.emulated_npu.compiler.graph.constants import derived, linear_
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary
 
 
 def product(build: Builder, first: View, tensor: str, output: View, transpose: bool = False) -> Draft:

@@ -13,7 +13,8 @@ from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 _SMALLEST_DEVIATION = 1e-9
 
@@ -24,7 +25,7 @@ def axes_mask(axes: Sequence[int], rank: int) -> int:
 
 
 def _batch(build: Builder, node: OnnxNode) -> None:
-    """Add a BatchNormalization at inference: one step along channels, in a layer of its own until folding."""
+    """Add a BatchNormalization at inference: one step along channels, in a separate layer until folding."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises each element separately")
     channels = build.type(node.inputs[0]).shape[1:2]

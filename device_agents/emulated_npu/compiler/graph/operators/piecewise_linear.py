@@ -20,7 +20,7 @@ FEWEST_POINTS, MOST_POINTS = 2, 1024
 
 
 def _piecewise_linear(build: Builder, node: OnnxNode) -> None:
-    """Add a TABLE, which reads its points from NB; raises UnsupportedOperator for points that are no function."""
+    """Add a TABLE, which reads its points from NB; raises UnsupportedOperator for points that define no function."""
     source, dtype = build.view(node.inputs[0]), build.type(node.outputs[0]).dtype
     breakpoints, values = (list(node.attribute(name) or ()) for name in ("breakpoints", "values"))
     if dtype not in FLOATS:

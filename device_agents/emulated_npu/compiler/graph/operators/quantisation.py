@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that stand for them.
+"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that represent them.
 
 With one constant scale they are copies that convert, which folding makes settings of other layers. Several scales, or
 computed ones, are spelled out in arithmetic on numbers.
@@ -19,20 +19,14 @@ from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
 from device_agents.emulated_npu.compiler.graph.operators.spatial.convolution import convolution
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Quantisation,
-    Settings,
-)
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Quantisation, Settings
 
 _WHOLE = Quantisation(1.0, 0)
 
 
 def _quantize(build: Builder, node: OnnxNode) -> None:
-    """Add a QuantizeLinear; it is a view where it reverses the DequantizeLinear in front of it."""
+    """Add a QuantizeLinear; it is a view if it reverses the DequantizeLinear before it."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     code = _of_whole_tensor(build, node)
     if code is None:
@@ -77,7 +71,7 @@ def _of_whole_tensor(build: Builder, node: OnnxNode) -> Quantisation | None:
         raise unsupported(node, f"Its scale is {scale}, not a positive number")
     ends = np.iinfo(NUMPY_TYPES[integers])
     if zero and not ends.min <= zero[0] <= ends.max:
-        raise unsupported(node, f"Its zero point {zero[0]} is no {integers.name.lower()}")
+        raise unsupported(node, f"Its zero point {zero[0]} is not a valid {integers.name.lower()} value")
     return Quantisation(float(scale), int(zero[0]) if zero else 0)
 
 
@@ -139,10 +133,7 @@ def _product_of_integers(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     _PRODUCTS[node.op](build, replace(node, inputs=node.inputs[:2]))
     draft = build.drafts[-1]
-    if (
-        draft.layer.function not in (Function.CONVOLVE, Function.DEPTHWISE)
-        or draft.layer.inputs[0].value != source.value
-    ):
+    if not draft.layer.function.multiplies or draft.layer.inputs[0].value != source.value:
         raise unsupported(node, "Its windows lie outside of its input")
     settings = replace(draft.layer.settings, quantised_first=codes[0], quantised_second=codes[1])
     draft.layer = replace(draft.layer, settings=settings)

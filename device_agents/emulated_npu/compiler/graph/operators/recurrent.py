@@ -18,7 +18,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.recurrent_gates import Direction, gate_functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Settings
 
 MOST_STEPS = 4096
 """The longest sequence, times directions, that is unrolled: every step adds layers."""

@@ -11,7 +11,8 @@ from device_agents.emulated_npu.compiler.graph.constants import derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary
 
 Steps = tuple[tuple[Activation, float, float], ...]
 """A function of one variable as activations with alpha and beta, applied one after the other."""
@@ -56,7 +57,7 @@ def gate_functions(node: OnnxNode, defaults: Sequence[str], directions: int) -> 
 
 
 def _parameter(given: Iterator[float], default: float | None) -> float:
-    """Return the next parameter of a list, or the default behind its end; a function without one takes none."""
+    """Return the next parameter of a list, or the default after its end; a function without one takes none."""
     return 0.0 if default is None else float(next(given, default))
 
 

@@ -12,7 +12,8 @@ from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 _REDUCTIONS = {
     "ReduceSum": Reduction.SUM,

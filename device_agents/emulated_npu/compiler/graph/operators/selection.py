@@ -19,7 +19,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.indexing import gather_along_axis
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 MOST_SELECTIONS = 1024
 """The most elements that are selected one after the other: each takes three layers."""

@@ -11,7 +11,8 @@ from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Binary, Settings
 
 _NEUTRAL: Mapping[Binary, float] = {Binary.ADD: 0.0, Binary.MULTIPLY: 1.0}
 
@@ -52,7 +53,7 @@ def _doubled(build: Builder, source: View, output: View, axis: int, mode: Binary
 
 
 def _reverse_sequence(build: Builder, node: OnnxNode) -> None:
-    """Add a ReverseSequence by constant lengths: the rows of a table are picked in another order."""
+    """Add a ReverseSequence by constant lengths: the rows of a table are picked in a different order."""
     source = build.view(node.inputs[0])
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
     if sorted((time, batch)) != [0, 1] or len(source.axes) < 2:

@@ -48,7 +48,7 @@ def _heads(found: Body, tensor: str, shape: Sequence[int], count: int) -> _Heads
 
 
 def _behind(found: Body, past: str, heads: _Heads, rows: int) -> _Heads:
-    """Put the rows of the past in front of new ones."""
+    """Prepend the rows of the past to the new ones."""
     if not rows:
         return heads
     joined = found.joined([past, heads.tensor], 2)
@@ -102,7 +102,7 @@ def _softmax(found: Body, scores: str, shape: Sequence[int], sink: str) -> str:
 
 
 def _causal(queries: _Heads, keys: _Heads, past: int, window: int = -1) -> Array:
-    """Return which keys each query reads: those up to its place behind the past, of a window of so many."""
+    """Return which keys each query reads: those up to its place after the past, within a window of this length."""
     place = np.arange(past, past + queries.rows).reshape(-1, 1)
     key = np.arange(keys.rows)
     read: Array = (key <= place) & ((place - key < window) | (window < 0))
@@ -148,7 +148,7 @@ def _of_padding(found: Body, place: int, queries: _Heads, keys: _Heads) -> str:
 
 
 def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
-    """Stand for Attention behind the product of its input and weights; `places` are those of mask and past."""
+    """Decompose Attention after the product of its input and weights; `places` are those of mask and past."""
     batch, rows, _ = found.shape(0, 3)
     given, width = found.attributes(), found.shape(1, 2)[1]
     count, sizes = given.get("num_heads", 0), list(given.get("qkv_hidden_sizes") or [width // 3] * 3)
@@ -216,7 +216,7 @@ def _several_inputs(found: Body) -> None:
 
 
 def _grouped(found: Body) -> None:
-    """Stand for GroupQueryAttention: keys and values go behind those of the past, or into a buffer at that place."""
+    """Decompose GroupQueryAttention: keys and values go after the past, or to their place in a buffer."""
     given, (batch, rows, width) = found.attributes(), found.shape(0, 3)
     count, pairs = given.get("num_heads", 0), given.get("kv_num_heads", 0)
     if count < 1 or pairs < 1 or count % pairs:

@@ -1,4 +1,4 @@
-"""The nodes that stand for a node of another operator."""
+"""The decomposition of a node into nodes of other operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "ReducePr
 
 
 class Body:
-    """Collects the nodes that stand for `node`; names of their own tensors begin with `name`.
+    """Collects the nodes into which `node` is decomposed; names of their own tensors begin with `name`.
 
     `types` has the types of the inputs of the node, and `value` returns the values of a small constant, or None.
     """
@@ -177,4 +177,4 @@ class Body:
 
 
 Stand = Callable[[Body], None]
-"""Adds the nodes that stand for the node of a body."""
+"""Adds the nodes into which the node of a body is decomposed."""

@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by functions: the nodes of the function stand for the node.
+"""Operators that ONNX defines by functions: a node is replaced by the nodes of its function.
 
 Functions come from the definitions of operators in the onnx package, and from the model itself.
 """
@@ -43,7 +43,7 @@ class Functions:
         return schema is not None and any(_versions(schema, self._opsets[schema.domain]))
 
     def body(self, node: NodeProto, types: Mapping[str, ValueType], prefix: str) -> list[NodeProto]:
-        """Return the nodes that stand for a node; the names of their own tensors begin with `prefix`.
+        """Return the nodes that replace a node; the names of their own tensors begin with `prefix`.
 
         Requires: the types of all inputs of the node. Some functions depend on them.
         Raises InvalidModel if the node does not fit its function.
@@ -116,7 +116,7 @@ def _versions(schema: Any, opset: int) -> tuple[list[int], list[int]]:
 
 
 def _rename(node: NodeProto, outer: set[str], prefix: str) -> None:
-    """Put the prefix in front of all tensors of a node, and of the graphs in it, except those of `outer`."""
+    """Add the prefix to all tensors of a node, and of the graphs in it, except those of `outer`."""
 
     def renamed(name: str) -> str:
         return name if not name or name in outer else f"{prefix}/{name}"

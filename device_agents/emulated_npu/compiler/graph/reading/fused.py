@@ -1,4 +1,4 @@
-"""Operators into which ONNX Runtime's optimizers fuse others: each stands for the operators of ONNX that it fuses."""
+"""Decompose operators that ONNX Runtime's optimizers make of others into the operators of ONNX that they fuse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"HardSigmoid": ("alpha", "beta"),
     b"Clip": ("min", "max"),
 }
-"""The activations behind a convolution or product, with the names of their parameters."""
+"""The activations after a convolution or product, with the names of their parameters."""
 EPSILON = 1e-12
 """What ONNX Runtime adds to the variance of a sum whose node has no epsilon; LayerNormalization adds more."""
 _BOUNDS_ARE_INPUTS = 11
@@ -37,7 +37,7 @@ def _product(found: Body) -> None:
         raise found.invalid(f"Its factors have {ranks[0]} and {ranks[1]} axes")
     for place, side in enumerate("AB"):
         factor, order = found.required(place), list(range(ranks[place]))
-        if given.get(f"transBatch{side}"):  # the first axis is that of the rows, behind it are those of batches
+        if given.get(f"transBatch{side}"):  # the first axis is that of the rows, then those of batches
             order = [*order[1:-1], order[0], order[-1]]
         if given.get(f"trans{side}"):
             order[-2:] = order[:-3:-1]
@@ -86,7 +86,7 @@ def _gemm(found: Body) -> None:
 
 
 def _normalised_sum(op: str, biases: tuple[int, ...]) -> Stand:
-    """Return what stands for a sum that is normalised; the last of `biases` is added to the sum, the others behind."""
+    """Return the nodes of a normalised sum; the last of `biases` is added to the sum, the others afterwards."""
 
     def stand(found: Body) -> None:
         if any(found.node.output[1:3]):

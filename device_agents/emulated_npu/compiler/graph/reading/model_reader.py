@@ -43,7 +43,7 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
-"""The most nodes that stand for others: a small file can have functions that call each other very often."""
+"""The maximum number of nodes after decomposition: a small file can have functions that call each other very often."""
 
 IsWhole = Callable[[NodeProto], bool]
 """Returns whether a node is compiled as it is; other nodes are replaced by the functions that define them."""
@@ -102,7 +102,7 @@ def _unknown(node: OnnxNode, domain: str) -> UnsupportedOperator:
     why = f"The compiler does not support operator {node.op[:80]}{place}"
     step = "Export the network with operators of ONNX; docs/emulator.md lists what is supported"
     if domain.startswith(RUNTIME):
-        step = f"If ONNX Runtime optimised this file, give the one from before; otherwise {step[0].lower()}{step[1:]}"
+        step = f"If ONNX Runtime optimised this file, use the original file; otherwise {step[0].lower()}{step[1:]}"
     return UnsupportedOperator(f"Node {shown(node)} is not supported", why, step)
 
 
@@ -160,7 +160,7 @@ class _ModelReader:
                 self._set(constants.initializer(tensor, CONSTANT_TYPES[tensor.data_type]))
 
     def _visit(self, node: NodeProto, name: str, part_of: str = "", depth: int = 0) -> None:
-        """Fold a node, keep it, or visit the nodes that stand for it."""
+        """Fold a node, keep it, or visit the nodes that replace it."""
         node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
         stand = stand_ins.stand_in(node, self._constants, self._types.known)
@@ -184,7 +184,7 @@ class _ModelReader:
             raise _unknown(kept, node.domain)
 
     def _visit_all(self, nodes: Sequence[NodeProto], whole: OnnxNode, depth: int) -> None:
-        """Visit the nodes that stand for another node; `origins` has the node of the model that they belong to."""
+        """Visit the nodes that replace a node; `origins` has the node of the model that they belong to."""
         if depth >= _DEEPEST or len(self._origins) + len(nodes) > _MOST_NODES:
             why = f"Its functions are more than {_DEEPEST} deep, or make more than {_MOST_NODES:,} nodes"
             raise InvalidModel(f"Node {shown(whole)} cannot be compiled", why, "Export the network without functions")
@@ -197,7 +197,7 @@ class _ModelReader:
             self._visit(node, name, whole.part_of or whole.op, depth + 1)
 
     def _stand_ins(self, stand: Stand, node: NodeProto, name: str) -> list[NodeProto]:
-        """Return the nodes that stand for a node; names of their own tensors begin with `name`.
+        """Return the nodes that replace a node; names of their own tensors begin with `name`.
 
         Raises InvalidModel if the node lacks an operand or has a wrong attribute, UnsupportedOperator if no nodes of
         ONNX have its results.
@@ -261,7 +261,7 @@ class _ModelReader:
         return tuple(reversed(kept))
 
     def _fold(self, node: NodeProto, kept: OnnxNode) -> None:
-        """Describe the constants that the node computes; those inside functions are computed at once."""
+        """Describe the constants that the node computes; those inside functions are computed immediately."""
         parents = [self._constants[name] for name in node.input if name and node.op_type not in _OF_SHAPES]
         for index, name in enumerate(node.output):
             if not name:

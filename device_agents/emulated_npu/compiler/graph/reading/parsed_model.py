@@ -25,7 +25,7 @@ class ValueType:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One ONNX node, or several recognised as one operator; `names` lists all nodes that it stands for.
+    """One ONNX node, or several recognised as one operator; `names` lists all nodes that it represents.
 
     An absent optional input or output has the name "". `part_of` is the operator of the model's node if this node
     belongs to the function that defines it, else "".

@@ -1,4 +1,5 @@
-"""Operators on quantised tensors: each stands for DequantizeLinear, the operator on numbers, and QuantizeLinear.
+"""Operators on quantised tensors: each is decomposed into DequantizeLinear, the operator on numbers, and
+QuantizeLinear.
 
 Folding then makes one layer of these nodes, as it does for networks that store them one by one (quantised_reads.py).
 """

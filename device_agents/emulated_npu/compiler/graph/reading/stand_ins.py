@@ -29,13 +29,13 @@ _BODIES: Mapping[tuple[str, str], Stand] = {
 
 
 def defines(node: NodeProto) -> bool:
-    """Return whether nodes stand for the operator of a node; none do for maps with channels last."""
+    """Return whether a node can be decomposed; one on maps with channels last cannot."""
     by_rows = any(item.name == "channels_last" and item.i for item in node.attribute)
     return (node.domain, node.op_type) in _BODIES and not by_rows
 
 
 def stand_in(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> Stand | None:
-    """Return what adds the nodes that stand for a node, or None for a node that stands for itself."""
+    """Return the function that adds the decomposition of a node, or None for a node that needs none."""
     if quantised.has_computed_zero(node, constants, types):
         return quantised.moved_product
     if not node.domain and node.op_type in scattered.BODIES:

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
 SMALL_ELEMENTS = 1024
-"""What shapes and axes may depend on; larger initializers are types alone to shape inference."""
+"""The size up to which shapes may depend on initializers; of larger ones, shape inference sees only the types."""
 DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype in NUMPY_TYPES.items()}
 """The element types of the compiler by ONNX's numbers."""
 _NUMBERS = {kind: number for number, kind in DATA_TYPES.items()}
@@ -30,9 +30,9 @@ _NOT_INFERRED = frozenset(
 )
 """Operators, by domain, whose results have the type of the first input; onnx infers none, or not without attributes."""
 _OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "Gelu", "Swish"})
-"""The same, of ONNX Runtime in all opsets, or in what stands for its operators; ONNX has them from later opsets."""
+"""The same, of ONNX Runtime in all opsets, or in decompositions of its operators; ONNX has them from later opsets."""
 _LEAST_OPSETS = {("", "QuantizeLinear"): 21, ("", "DequantizeLinear"): 21}
-"""Opsets of operators that ONNX Runtime's domain has with integers of 16 bits, too, as ONNX does from these opsets."""
+"""Opsets of operators that ONNX Runtime's domain also has with integers of 16 bits, as ONNX does from these opsets."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Attributes, by operator, that onnx's inference reads with another default than the operator has."""
 

@@ -21,7 +21,7 @@ _TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885
 
 @dataclass(frozen=True)
 class Match:
-    """The tensor that the pattern's variable stands for, and the nodes matched so far."""
+    """The tensor that is bound to the pattern's variable, and the nodes matched so far."""
 
     variable: str = ""
     nodes: frozenset[str] = frozenset()

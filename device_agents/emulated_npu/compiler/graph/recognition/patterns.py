@@ -1,6 +1,6 @@
 """Recognises operators that files spell out in several nodes (m:n mapping, S3.6).
 
-GELU (exact and by tanh), swish and hard-swish, layer normalisation, and padding in front of a window.
+GELU (exact and by tanh), swish and hard-swish, layer normalisation, and padding before a window.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ACTIVATIONS: Sequence[tuple[str, dict[str, Any], Pattern]] = (
     ("HardSwish", {}, ProductOf(1 / 6, (_X, _RELU6))),
 )
 Merged = tuple[OnnxNode, Set[str]]
-"""One node that stands for several, and the names of these."""
+"""One node that replaces several, and the names of these."""
 
 _HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
 

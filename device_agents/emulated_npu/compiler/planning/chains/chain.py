@@ -10,20 +10,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
 MAX_PASSES = 1 << 16
-_ELEMENTWISE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
+_IN_PLACE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
+"""The functions that may write over an operand that nothing else reads."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def draft_chain(
 def _is_between_units(geometry: Geometry, name: str, machine: Machine) -> bool:
     """Return whether MFU and VFU both write or read a value of a pass."""
     units = {
-        layer.function is Function.CONVOLVE or (layer.function is Function.DEPTHWISE and machine.mfu.depthwise == "mfu")
+        runs_on_mfu(machine.mfu, layer.function)
         for layer in geometry.layers
         if name in (layer.output.value, *(view.value for view in layer.reads))
     }
@@ -292,11 +296,11 @@ def _overwritten(
     has room for. In one pass, too little would be left for neighbouring chains.
     """
     homes: dict[str, str] = {}
-    if math.prod(geometry.counts) == 1 or not any(map(is_product, geometry.layers)):
+    if math.prod(geometry.counts) == 1 or not any(map(multiplies_computed, geometry.layers)):
         return homes
     for place, layer in enumerate(geometry.layers):
         output = layer.output.value
-        if layer.function not in _ELEMENTWISE or lives[output][0] != place or _has_halo(geometry, output):
+        if layer.function not in _IN_PLACE or lives[output][0] != place or _has_halo(geometry, output):
             continue
         for view in layer.inputs:
             name = view.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -30,6 +30,12 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     uses_weight_buffer,
     weight_operand,
 )
+from device_agents.emulated_npu.compiler.planning.chains.externals import (
+    Destination,
+    Externals,
+    factor_scale_key,
+    weight_key,
+)
 from device_agents.emulated_npu.compiler.planning.chains.factor_commands import Factors, batches
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
     Buffers,
@@ -47,46 +53,7 @@ from device_agents.emulated_npu.compiler.planning.memory_places import (
     stored_type,
 )
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
-
-
-@dataclass(frozen=True)
-class Destination:
-    """Cores of one group that read a value of this core; `region` is the part that they read.
-
-    `buffer` is the value in the memory of their group: the first core gets the data, the others a notification. It is
-    None if they share the memory with this core: all get a notification.
-    """
-
-    cores: tuple[int, ...]
-    buffer: Buffer | None
-    region: Region
-
-
-Destinations = tuple[Destination, ...]
-
-
-@dataclass(frozen=True)
-class Externals:
-    """The places off chip: of values by name, and of packed weights and constants of layers by address in DDR.
-
-    `sends` has the destinations of values that other cores read. A value that is only sent has no place here.
-    """
-
-    values: Mapping[str, Buffer]
-    weights: Mapping[str, int]
-    constants: Mapping[str, int]
-    sends: Mapping[str, Destinations] = field(default_factory=dict)
-
-
-def weight_key(layer: HardwareLayer) -> str:
-    """Return the name of the packed weights of a layer or a slice."""
-    return f"{layer.index}/{layer.fixed_weights.name}"
-
-
-def factor_scale_key(layer: HardwareLayer) -> str:
-    """Return the name of scale and shift of a product of two computed tensors."""
-    return f"{layer.index}/factor_scale"
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space, plain_bytes
 
 
 @dataclass(frozen=True)
@@ -232,7 +199,7 @@ class ChainWriter:
         yield from self._keep(name, tile, layer)
 
     def _source(self, name: str) -> Buffer:
-        """Return where a value lies off chip, or the elements of a value that a name stands for."""
+        """Return the place of a value off chip, or the elements of a value that a name denotes."""
         buffer, grid = self._externals.values[whole_value(name)], grid_of(name)
         return buffer if grid is None else buffer.sampled(grid.starts, grid.steps)
 
@@ -300,7 +267,7 @@ class ChainWriter:
                 yield from convolve(layer, region, block, buffers, weights, self._machine.mfu)
 
     def counted(self, step: ComputeStep) -> Iterator[tuple[Command, int]]:
-        """Yield commands that stand for those of a step, each with the number of commands that take as long.
+        """Yield commands that represent those of a step, each with the number of commands that take as long.
 
         Blocks of equal size take the same time, and so do loads of as many bytes.
         """
@@ -343,8 +310,7 @@ class ChainWriter:
         return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
 
     def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
-        target = Operand(descriptor_of(space, DataType.UINT8, (size,), (1,)), address)
-        first = Operand(descriptor_of(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        target, first = plain_bytes(space, address, size), plain_bytes(Space.DDR, source, size)
         return Command(Function.LOAD, target, first, layer=layer)
 
     def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:

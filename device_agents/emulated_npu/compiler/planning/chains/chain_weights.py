@@ -72,7 +72,7 @@ def uses_weight_buffer(layer: HardwareLayer) -> bool:
     return layer.function is Function.CONVOLVE
 
 
-def is_product(layer: HardwareLayer) -> bool:
+def multiplies_computed(layer: HardwareLayer) -> bool:
     """Return whether the layer multiplies two computed tensors."""
     return uses_weight_buffer(layer) and layer.weights is None
 

@@ -36,7 +36,7 @@ class Factors:
         return tuple(region[axis] for axis in factor_axes(self.layer.inputs[1]))
 
     def fetched(self, region: Region, block: WeightBlock, address: int, together: int) -> Iterator[Command]:
-        """Yield loads of the block of all second factors of a region, one behind the other, `together` at once."""
+        """Yield loads of the block of all second factors of a region, one after the other, `together` per load."""
         for batch in batches(self.layer, region, together):
             count = math.prod(map(size_of, self.needed(batch)))
             yield self._load(batch, block, address)

@@ -18,21 +18,15 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     read_interval,
     read_region,
     size_of,
+    takes_pictures,
     window_interval,
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import VECTOR_BYTES, WeightBlock
 from device_agents.emulated_npu.compiler.planning.chains.side_by_side import side_by_side
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
 from device_agents.emulated_npu.machine import Mfu
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Command,
-    Function,
-    Operand,
-    Settings,
-    Space,
-    descriptor_of,
-)
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, descriptor_of
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 _ONE = (1, 0)
 
@@ -48,7 +42,7 @@ class Buffers:
 
 def commands_of(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
     """Yield the commands for a region of the output of a layer that does not use the weight buffer."""
-    if is_windowed(layer) or layer.function is Function.LRN:
+    if takes_pictures(layer):
         for part in _single(region, 1):
             yield _windowed(layer, part, buffers)
     elif layer.function is Function.GATHER:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
+from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.machine import Machine
 
@@ -54,6 +54,6 @@ class ScratchpadLayout:
 
 
 def _neighbours_bytes(sizes: Sequence[int]) -> int:
-    """Return the most bytes that a chain, or two neighbouring chains, need."""
+    """Return the maximum number of bytes that a chain, or two neighbouring chains, need."""
     pairs = (first + second for first, second in itertools.pairwise(sizes))
     return max(max(sizes, default=0), max(pairs, default=0))

@@ -1,7 +1,7 @@
-"""Reads of every second, third, ... element: a chain fetches these elements alone.
+"""Reads of every second, third, ... element: a chain fetches only these elements.
 
 A convolution with a kernel of one element and a stride reads a grid of its input. Where all layers of a chain read one
-grid of a value from outside, the chain fetches it as a smaller value of its own, densely, and the strides become 1.
+grid of a value from outside, the chain fetches it as a smaller separate value, densely, and the strides become 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPATIAL = 2
 def with_sampled_reads(
     layers: Sequence[HardwareLayer], values: Mapping[str, Value], machine: Machine
 ) -> tuple[HardwareLayer, ...]:
-    """Return the layers of a chain; those that read a grid of a value from outside read it as a value of its own."""
+    """Return the layers of a chain; those that read a grid of a value from outside read it as a separate value."""
     grids: dict[str, set[Grid | None]] = {}
     for layer in layers:
         for place, view in enumerate(layer.reads):

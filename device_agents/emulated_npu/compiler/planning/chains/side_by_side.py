@@ -1,6 +1,6 @@
 """Output pixels side by side, which fill rows and columns of the matrix unit that few channels leave idle.
 
-In NB the positions of a row of a window lie one behind the other, and so do those of the windows of several pixels side
+In NB the positions of a row of a window are contiguous, and so are those of the windows of several pixels side
 by side. The matrix unit can therefore take the positions of a row as channels, and the rows of a window as positions:
 with packing "row" its rows then hold the whole window, not one row of it. Its columns can compute several pixels at
 once. Their weights are those of one pixel for each of them, moved on by the stride, and zeros in between. What a block
@@ -29,8 +29,8 @@ _LOAD_COST = 2
 """How much a cycle of loading weights counts in whether several pixels are worth it: where units wait for transfers,
 fewer cycles save nothing."""
 _WORTH = 0.9
-"""Several pixels at once are used only if they take at most this fraction of the time: their weights and commands cost
-more than predictions know."""
+"""Several pixels side by side are used only if they take at most this fraction of the time: their weights and commands
+cost more than predictions know."""
 
 
 def reach_of(layer: HardwareLayer, pixels: int) -> int:
@@ -142,7 +142,7 @@ def _gains(command: Command, pixels: int, mfu: Mfu) -> bool:
 
 
 def _parts(command: Command, pixels: int) -> list[Command]:
-    """Return the commands of a CONVOLVE by blocks of pixels and of what they leave; none if there are no blocks."""
+    """Return the commands of a CONVOLVE by blocks of pixels, and of the other pixels; none if there are no blocks."""
     first, settings = command.first, command.settings
     if first is None or command.target.descriptor.dims[0] > 1 or settings.kernel[0] > 1 or settings.dilation[2] > 1:
         return []
@@ -170,7 +170,7 @@ def _outputs(command: Command) -> list[Operand]:
 
 
 def _lies_dense(operand: Operand) -> bool:
-    """Return whether the channels of a pixel lie behind those of the pixel before it."""
+    """Return whether the channels of a pixel directly follow those of the pixel before it."""
     (_, _, width, channels), (_, _, along, apart) = operand.descriptor.dims, operand.descriptor.strides
     return width == 1 or (along > 0 and (channels == 1 or along == channels * apart))
 

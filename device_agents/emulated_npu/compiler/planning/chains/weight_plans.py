@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     WeightLoad,
     cut_weights,
@@ -31,7 +31,7 @@ _MOST_OF_SB = 0.9
 """Share of SB that weights of one pass may take: those that are fetched once need no more, and neighbours need room."""
 
 _SLOTS = 8
-"""Loads that SB holds at once, so that they arrive while other layers compute."""
+"""Number of loads that SB holds at the same time, so that they arrive while other layers compute."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Buffer:
         return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
 
     def _least_bytes(self, fetched_bytes: int, fetches: int, passes: int) -> int:
-        """Return the bytes of a load for which weights that are fetched so often take the least time.
+        """Return the bytes of a load for which weights that are fetched this often take the shortest time.
 
         Every load has the latency of the memory, and a block the start-up of the matrix unit in each pass; units wait
         for the first load. So a larger SB holds more loads, not larger ones. For what arrives within a cycle, no unit
@@ -214,7 +214,7 @@ def _is_shared(geometry: Geometry, layer: HardwareLayer) -> bool:
 
 
 def _factor_counts(geometry: Geometry, layer: HardwareLayer) -> list[int]:
-    """Return the most indices along each batch axis of the second factor that a pass needs."""
+    """Return the maximum number of indices along each batch axis of the second factor that a pass needs."""
     counts = {axis: layer.output.axes[axis].size for axis in _axes(layer)}
     for place, track in enumerate(geometry.tracks[layer.output.value]):
         axis = geometry.output_axis(layer, place)
@@ -224,7 +224,7 @@ def _factor_counts(geometry: Geometry, layer: HardwareLayer) -> list[int]:
 
 
 def _together(layer: HardwareLayer, loads: Sequence[WeightLoad], most_bytes: int) -> int:
-    """Return how many second factors of a product are fetched at once, to make a load worth its latency."""
+    """Return how many second factors of a product are fetched per load, to make it worth its latency."""
     if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
         return 1
     axes = _axes(layer)

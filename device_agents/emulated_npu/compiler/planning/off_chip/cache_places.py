@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails
@@ -40,7 +41,7 @@ def place_by_gain(
 ) -> tuple[dict[str, int], int]:
     """Return the addresses of values that find room, in the order of `wanted`, and the bytes that they use.
 
-    Values of different `parts` never share addresses; the parts lie one behind the other.
+    Values of different `parts` never share addresses; the parts follow each other.
     """
     shelves = [_Shelf(trails) for _ in range(1 + max(parts.values(), default=0))]
     for life in wanted:

@@ -8,23 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Graph,
-    HardwareLayer,
-    LazyConstant,
-    Value,
-)
+from device_agents.emulated_npu.arithmetic import aligned
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, depthwise_bytes, element_type
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.chains.externals import (
     Destination,
     Externals,
     factor_scale_key,
     weight_key,
 )
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
 from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails, trails
@@ -155,7 +151,7 @@ class ExternalMemory:
         return address
 
     def _lives(self) -> list[list[Lifetime]]:
-        """Return lifetimes: for each core the values that it alone uses, in its chains; then the shared values.
+        """Return lifetimes: for each core the values that only this core uses, in its chains; then the shared values.
 
         Values that live throughout are in the list of the first core. Values that are only sent away need no place.
         """

@@ -1,6 +1,6 @@
-"""Moves values of a group from addresses of their own to their final addresses, which several values share.
+"""Moves values of a group from unique addresses to their final addresses, which several values share.
 
-Messages are matched with commands by address. For that, every value first needs an address of its own.
+Messages are matched with commands by address. For that, every value first needs a unique address.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
-from device_agents.emulated_npu.compiler.planning.allocation import aligned
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _FIRST_ADDRESS = 1 << 48
-"""The first address of values at addresses of their own; it lies beyond every memory."""
+"""The first of the unique addresses; it is beyond every memory."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Relocation:
         return cls(tuple(starts), tuple(moves), own)
 
     def apart(self, externals: Externals) -> Externals:
-        """Return the externals with the values at addresses of their own."""
+        """Return the externals with the values at unique addresses."""
         return replace(externals, values={**externals.values, **self.own})
 
     def moved(self, commands: Sequence[Command], group: frozenset[int]) -> list[Command]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region, is_empty
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, element_type
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Function, Settings
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Settings
 
 
 class ChainKeys:

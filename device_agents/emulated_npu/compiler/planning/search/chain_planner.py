@@ -13,9 +13,10 @@ from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
 from device_agents.emulated_npu.compiler.planning.search.choices import (
@@ -43,7 +44,7 @@ class Decision:
     """The way chosen to run layers [start, end), and the other ways that were considered.
 
     `singly_ps` is the predicted time of the layers one by one, with the halo fetched again. It is None for one
-    layer, if the end of the chain was forced, or if a layer does not fit alone.
+    layer, if the end of the chain was forced, or if a layer does not fit by itself.
     """
 
     start: int
@@ -276,7 +277,7 @@ class Planner:
         return True
 
     def _chain(self, start: int, end: int) -> Chain:
-        """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
+        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
         if (start, end) not in self._chains:
             self._chains[start, end] = self._found_chain(start, end)
         return self._chains[start, end]

@@ -1,4 +1,4 @@
-"""The predicted time of a chain, from the commands of passes that stand for all of them."""
+"""The predicted time of a chain, from the commands of representative passes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
-    ChainWriter,
-    ComputeStep,
-    Externals,
-    MoveStep,
-)
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
@@ -29,7 +25,7 @@ _Times = dict[Queue, int]
 class QueueTimes:
     """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
 
-    Where MFU and VFU have queues of their own, `cp_ps` is the time in which at least one of them works, and `unit_ps`
+    If MFU and VFU have separate queues, `cp_ps` is the time in which at least one of them works, and `unit_ps`
     is the time of the busier one. If they share a queue, both are its time.
     """
 
@@ -41,7 +37,7 @@ class QueueTimes:
 
     @property
     def together_ps(self) -> int:
-        """Time of the chain alone: the loads of the first pass, then the busier queue, then the last store."""
+        """Time of the chain by itself: the loads of the first pass, then the busier queue, then the last store."""
         return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
 
     def beside_ps(self, before: float, after: float) -> int:

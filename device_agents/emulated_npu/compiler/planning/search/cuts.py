@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
-from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
+from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis, takes_pictures
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, count_tiles
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
@@ -31,7 +31,7 @@ class CutCandidates:
 
     def stages(self, layers: Sequence[HardwareLayer]) -> Iterator[_Stage]:
         """Yield what `candidate_cuts` yields."""
-        key = layers[-1].index, layers[-1].output, any(map(is_product, layers))
+        key = layers[-1].index, layers[-1].output, any(map(multiplies_computed, layers))
         if key not in self._known:
             self._known[key] = candidate_cuts(layers, self._tile, self._values), []
         rest, seen = self._known[key]
@@ -76,7 +76,7 @@ def candidate_cuts(
             groups.append([(*outer, Cut(_CHANNELS, size)) for size in _tile_sizes(channels)])
         if place == 0 and read_order and read_order[0] != axis:
             groups.append([(Cut(read_order[0], size),) for size in _tile_sizes(layer.output.axes[read_order[0]].size)])
-        if place == 0 and any(map(is_product, layers)):
+        if place == 0 and any(map(multiplies_computed, layers)):
             groups.append(_row_by_row(layer, read_order))
         yield tuple(groups)
 
@@ -109,7 +109,7 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
     shape = layer.output.shape
     if not shape:
         return []
-    if is_windowed(layer) or layer.function is Function.LRN:
+    if takes_pictures(layer):
         axes = [0, *range(2, len(shape))]
         if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):
             axes.append(1)
@@ -121,7 +121,7 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
 
 
 def _computes_channels_alone(layer: HardwareLayer) -> bool:
-    """Return whether each channel of a map needs one channel of the input alone: parts of channels have no halo."""
+    """Return whether each channel of a map needs only one channel of the input: parts of channels have no halo."""
     return layer.function is not Function.CONVOLVE and can_cut(layer, _CHANNELS) and _is_plain(layer, _CHANNELS)
 
 

@@ -6,11 +6,11 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 
+from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -41,7 +41,7 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    A short graph is tried as one chain, too: the search ends before it gets there.
+    A short graph is also tried as one chain: the search ends before it gets there.
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -126,7 +126,7 @@ def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) 
 
 
 def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
-    """Return the outline that costs least, or that of chains with these ends: their layers may not fit alone."""
+    """Return the outline that costs least, or that of chains with these ends: a layer of it may not fit by itself."""
     try:
         return planner.outline()
     except DoesNotFit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.planning.chains.chain import MAX_PASSES, Turns
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, HaloMode, count_tiles
 from device_agents.emulated_npu.compiler.planning.search.cuts import Cuts, tiles_per_item
 
@@ -45,7 +45,7 @@ THOROUGH = Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
 
 def effort_of(chain: Chain) -> Effort:
     """Return the effort for a chain whose place in the network is still searched."""
-    if any(map(is_product, chain.layers)):
+    if any(map(multiplies_computed, chain.layers)):
         return _PRODUCTS
     maps = (layer.output.shape[2:] for layer in chain.layers if is_windowed(layer))
     return _LARGE if any(math.prod(pixels) >= _LARGE_MAP for pixels in maps) else _QUICK

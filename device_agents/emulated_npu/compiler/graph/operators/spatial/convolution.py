@@ -13,11 +13,12 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.spatial.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, Function
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Binary
 
 
 def convolution(build: Builder, node: OnnxNode) -> None:
-    """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a group of its own."""
+    """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a separate group."""
     source = build.view(node.inputs[0])
     groups, shape = node.attribute("group", 1), build.type(node.inputs[1]).shape
     _check_shapes(build, node, source, shape)

@@ -8,7 +8,8 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Function, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Settings
 
 
 def pad_amounts(build: Builder, node: OnnxNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -96,7 +97,7 @@ def _pad_by_itself(
     pads: tuple[Sequence[int], Sequence[int]],
     mirror: Callable[[View, int, int, bool], View],
 ) -> None:
-    """Pad one axis after the other, each into a value of its own."""
+    """Pad one axis after the other, each into a separate value."""
     axes = [axis for axis in range(len(source.axes)) if pads[0][axis] or pads[1][axis]]
     for axis in axes:
         first, last = pads[0][axis], pads[1][axis]

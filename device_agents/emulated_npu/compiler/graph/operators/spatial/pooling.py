@@ -21,7 +21,8 @@ from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attribut
     triple,
 )
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 COUNT_PADDING = 1
 
@@ -46,7 +47,7 @@ def average_pool(build: Builder, node: OnnxNode) -> None:
         if not _overhangs(window, source, output):
             build.layer(Function.POOL_AVERAGE, [source], output, window.settings(COUNT_PADDING))
             return
-        # Padding counts, but what ceil_mode adds behind it does not: the padding becomes part of the map.
+        # Padding is included, but not the part that ceil_mode adds after it: the padding becomes part of the map.
         source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
 

@@ -74,7 +74,7 @@ def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:
 
 
 def _check_whole(node: OnnxNode, sizes: Sequence[int], scales: Sequence[float]) -> None:
-    """Raise UnsupportedOperator for scaled sizes that are no whole numbers: ONNX and its runtimes disagree on them."""
+    """Raise UnsupportedOperator for scaled sizes that are not whole numbers: ONNX and its runtimes disagree on them."""
     for size, scale in zip(sizes, scales, strict=True):
         if abs(size * scale - round(size * scale)) > _WHOLE:
             raise unsupported(node, f"With align_corners the scale {scale:g} of {size} elements has no last element")

@@ -29,7 +29,8 @@ from device_agents.emulated_npu.compiler.graph.operators.spatial.transposed_axes
 from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, Binary, Function
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
+from device_agents.emulated_npu.unit_settings import Binary
 
 _SHAPES = ((1, "image_shape"), (2, "block_shape"))
 """The inputs of Col2Im that must be constant."""

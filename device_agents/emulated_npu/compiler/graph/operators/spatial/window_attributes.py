@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Settings, Triple
+from device_agents.emulated_npu.unit_settings import Settings, Triple
 
 MAX_SPATIAL_AXES = 3
 MAX_WINDOW = 2**21 - 1

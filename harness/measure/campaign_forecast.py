@@ -1,13 +1,16 @@
-"""The remaining time of a campaign, from the time that loading and visiting its batches has taken so far."""
+"""The progress of a campaign and its remaining time, from what loading and visiting its batches has taken so far."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from harness.device.session import PREPARE, AgentSession
+from harness.measure.device_requests import DeviceRequests
+from harness.measure.progress import Observer, Progress
 from harness.network.assemble import AssembledModel
 from harness.network.effort import compile_effort, run_effort, side_by_side
 from harness.probe.batches import probe_of
@@ -85,7 +88,7 @@ class CampaignForecast:
 
     @property
     def effort(self) -> float:
-        """The effort of compiling what the passes still need, or of their rounds if nothing is left to compile."""
+        """The effort of compiling what the passes still need, or of their rounds if everything is compiled."""
         rounds_left = [max((0, *passes)) - done for passes, done in zip(self.passes, self.rounds, strict=True)]
         loads = sum(load for load, left in zip(self.loads, rounds_left, strict=True) if left > 0)
         rounds = sum(size * max(0, left) for size, left in zip(self.sizes, rounds_left, strict=True))
@@ -121,6 +124,75 @@ class CampaignForecast:
         """Return the seconds per effort."""
         effort = sum(efforts[batch] for batch in seconds)
         return sum(seconds.values()) / effort if effort else 0.0
+
+
+class CampaignProgress:
+    """Reports the progress of a campaign, batch by batch, with the share of its time that has passed.
+
+    A campaign with a budget of `budget_s` of device time ends no later than the budget at the present pace.
+    """
+
+    def __init__(
+        self, observe: Observer, forecast: CampaignForecast, requests: DeviceRequests, budget_s: float | None
+    ) -> None:
+        self._observe, self._forecast, self._requests, self._budget_s = observe, forecast, requests, budget_s
+        self._effort, self._began_s = forecast.effort, time.monotonic()
+        self._batch, self._step_began_s = 0, self._began_s
+
+    def loading(self, batch: int) -> None:
+        """Report that the loading of a batch begins; what follows concerns this batch."""
+        self._batch = batch
+        self._forecast.loading(batch, 0.0, 1.0, 0.0)
+        self._report("loading")
+        self._step_began_s = time.monotonic()
+
+    def compiling(self, progress: Progress) -> None:
+        """Report how far the device has compiled the batch."""
+        share, following = progress.share or 0.0, progress.next_share or 1.0
+        self._forecast.loading(self._batch, share, following, time.monotonic() - self._step_began_s)
+        self._report("compiling")
+
+    def loaded(self) -> None:
+        """Report that the batch is loaded, and its visits begin."""
+        self._forecast.loaded(self._batch, time.monotonic() - self._step_began_s)
+        self._report("measuring")
+
+    def visiting(self) -> None:
+        """Note that visits of the batch begin."""
+        self._step_began_s = time.monotonic()
+
+    def visited(self, rounds: int) -> None:
+        """Report that the batch has so many rounds."""
+        self._forecast.visited(self._batch, rounds, time.monotonic() - self._step_began_s)
+        self._report("measuring")
+
+    def ended(self, expected: int, share: float, *, kept: bool) -> None:
+        """Note what the batch will still need; see `CampaignForecast.ended`."""
+        self._forecast.ended(self._batch, expected, share, kept=kept)
+
+    def _left_s(self) -> float | None:
+        left_s, requests = self._forecast.remaining_s, self._requests
+        if left_s is None or self._budget_s is None or not requests.visited:
+            return left_s
+        slowness = requests.elapsed_s / max(requests.spent_here_s, 1e-9)
+        return min(left_s, max(0.0, self._budget_s - requests.spent_s) * slowness)
+
+    def _report(self, stage: str) -> None:
+        left_s, gone_s = self._left_s(), time.monotonic() - self._began_s
+        whole_s, step_s = max(1e-9, gone_s + (left_s or 0.0)), self._forecast.step_s
+        progress = Progress(
+            stage,
+            self._batch,
+            len(self._forecast.sizes),
+            self._forecast.rounds[self._batch],
+            sum(map(len, self._requests.samples.values())),
+            self._requests.spent_s,
+            phase="measuring",
+            effort=self._effort,
+            share=None if left_s is None else gone_s / whole_s,
+            next_share=min(1.0, (gone_s + step_s) / whole_s) if left_s and step_s else None,
+        )
+        self._observe(progress)
 
 
 def _load_effort(model: AssembledModel) -> float:

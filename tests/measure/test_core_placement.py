@@ -1,4 +1,4 @@
-"""Campaigns of devices with several threads wait while the cores are far from each other."""
+"""Campaigns of devices with several threads wait while the cores do not share a cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from in_process import InProcessSession
 from device_agents.backends import create
 from device_agents.messages import LoadRequest, Revealed
 from harness.errors import BackendError
-from harness.measure import near_cores
+from harness.measure import core_placement
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.journal import Journal
 from harness.measure.reference import measure_reference
@@ -69,8 +69,8 @@ def device(**parts: object) -> MovedCores:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for milliseconds in place of seconds."""
-    monkeypatch.setattr(near_cores, "PAUSE_S", 1e-3)
-    monkeypatch.setattr(near_cores, "LEAST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(core_placement, "PAUSE_S", 1e-3)
+    monkeypatch.setattr(core_placement, "LEAST_PATIENCE_S", 0.1)
 
 
 def test_nothing_is_measured_while_cores_are_far(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def pace_of(journal: Journal, device: str, purpose: str) -> Pace | None:
     known = journal.campaigns(device)
     complete = [one for one in known if one.complete and one.purpose == purpose][-_NEWEST:]
     found = [(_span_s(journal, one), len(journal.probes(one.id)), _around_s(journal, known, one)) for one in complete]
-    found = [one for one in found if one[0] > 0 and one[1] > 1]  # the reference probe alone is no campaign of networks
+    found = [one for one in found if one[0] > 0 and one[1] > 1]  # not those of only the reference probe
     per_probe = [span_s / probes for span_s, probes, _ in found]
     if not per_probe:
         return None
@@ -54,7 +54,7 @@ def _span_s(journal: Journal, campaign: Campaign) -> float:
 
 
 def _around_s(journal: Journal, known: Sequence[Campaign], campaign: Campaign) -> float:
-    """Return the time from the golden probe before a campaign to it, and of the golden probe behind it."""
+    """Return the time from the golden probe before a campaign to it, and the time of the golden probe after it."""
     at = next(number for number, one in enumerate(known) if one.id == campaign.id)
     before = [one for one in known[:at] if one.purpose == GOLDEN][-1:]
     after = [one for one in known[at + 1 :] if one.purpose == GOLDEN][:1]

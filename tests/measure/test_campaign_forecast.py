@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.measure.forecast import CampaignForecast
+from harness.measure.campaign_forecast import CampaignForecast
 from harness.measure.fusion.cutting import with_chains
 from harness.measure.progress import Progress, steps_of
 from harness.network.effort import networks_effort

@@ -114,7 +114,7 @@ def measured_outputs(
 ) -> tuple[str, ...]:
     """Return the outputs of the part that is measured: known ends, and what the rest reads of that part.
 
-    Raises the reason of the first operator with weights in the rest: then it is no mere post-processing.
+    Raises the reason of the first operator with weights in the rest: then it is not only post-processing.
     """
     outputs = tuple(dict.fromkeys(ends))
     if not unmeasured:

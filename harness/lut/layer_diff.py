@@ -61,7 +61,7 @@ def compare(before: Lut, after: Lut) -> LutChanges:
 def common_layers(before: Lut, after: Lut) -> tuple[EntryChange, ...]:
     """Return the layers of both tables: at their place, or in any place where the tables share none of a layer.
 
-    Devices differ in which layers have on-chip neighbours, so that the places of one layer may differ, too.
+    Devices differ in which layers have on-chip neighbours, so that the places of one layer may differ as well.
     """
     places = before.by_place.keys() & after.by_place.keys()
     met = {key for key, _ in places}

@@ -1,4 +1,4 @@
-"""Bounds of the graph that a runtime reveals, checked before anything parses it."""
+"""Size limits of the graph that a runtime reports, checked before anything parses it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OTHER_BYTES = 4
 _DEEPEST = 32
 
 
-def reveal_limit_bytes(model: bytes) -> int:
-    """Return the largest graph that a runtime may reveal for a model without its weights."""
+def graph_limit_bytes(model: bytes) -> int:
+    """Return the size of the largest graph that a runtime may report for a model without its weights."""
     return _SPARE_BYTES + _BYTES_PER_BYTE * len(model)
 
 
-def check_revealed(format_name: str, content: bytes, model: bytes, device: str) -> None:
-    """Raise ProtocolError if a revealed graph has more parts than the model explains; `content` is not parsed for that.
+def check_graph_size(format_name: str, content: bytes, model: bytes, device: str) -> None:
+    """Raise ProtocolError if a reported graph has more parts than the model explains; `content` is not parsed for that.
 
     A parser needs a hundred times the bytes of an empty part.
     """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution
-from harness.predictor.roofline.reloads import times_loaded
+from harness.predictor.roofline.tile_refetch import times_loaded
 
 SMALL = st.integers(1, 9)
 

@@ -10,11 +10,12 @@ import onnx
 import pytest
 
 from harness.network.fusion.fusion_candidates import NodePair, neighbours, normal_form, shapes
-from harness.network.fusion.fusion_rules import FusionRule, match_all
+from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.fusion.rule_matching import match_all
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import pair_producers, plan_pairs
+from harness.probe.fusion_probes import pair_producers, plan_pairs
 
 NAMES = ("mobilenetv2", "squeezenet", "efficientnet_b0")
 

@@ -17,7 +17,7 @@ from harness.network.reading.expansion import MAX_NODES
 
 _SPARE_PARTS = 60 * MAX_NODES
 _PARTS_PER_BYTE = 4
-"""A node and what it alone reads take up to 60 values; a file has a node for at least every 15 of its bytes."""
+"""A node and what only it reads take up to 60 values; a file has a node for at least every 15 of its bytes."""
 
 
 def most_parts(size_bytes: int) -> int:

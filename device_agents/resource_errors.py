@@ -15,12 +15,12 @@ _DISK = re.compile(r"no space left|failed to write|quota exceeded|read-only file
 _TRIAL_BYTES = 1 << 20
 
 
-def is_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the error reports a lack of memory."""
     return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
 
 
-def disk_trouble(error: BaseException) -> Optional[str]:
+def disk_error(error: BaseException) -> Optional[str]:
     """Return why files cannot be written in the current folder, or None if `error` has another cause."""
     try:
         with tempfile.TemporaryFile(dir=os.getcwd()) as trial:

@@ -26,7 +26,7 @@ from harness.probe.producer import ProducerKind, produce_as, producer_of
 
 
 @dataclass(frozen=True)
-class PairProbes:
+class FusionProbes:
     """Ids of the probes of one pair in one shape; `producer` is the producer in place of the first group."""
 
     pattern: str
@@ -43,7 +43,7 @@ class PairProbes:
 def pair_producers(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, ...]:
     """Return the producers that may replace the first group, the likelier one first.
 
-    A device with its own memory gets only convolutions: behind a layer that only loads data it hides the computation of
+    A device with its own memory gets only convolutions: after a layer that only loads data it hides the computation of
     the next layer, and a saving with it.
     """
     kind = pair.network.types[pair.between]
@@ -54,7 +54,7 @@ def pair_producers(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKi
 
 def plan_pairs(
     pairs: Sequence[tuple[NodePair, ProducerKind]], auxiliary: AuxiliaryKind
-) -> tuple[ProbePlan, tuple[PairProbes, ...]]:
+) -> tuple[ProbePlan, tuple[FusionProbes, ...]]:
     """Return the distinct probes of these pairs; new probes of one pair are in one batch."""
     reference = reference_probe()
     probes: dict[str, Probe] = {reference.id: reference}
@@ -65,7 +65,7 @@ def plan_pairs(
         probes.update(fresh)
         groups.append(tuple(fresh.values()))
         ids = {name: probe.id for name, probe in built.items()}
-        planned.append(PairProbes(pair.pattern, pair.shape, producer, **ids))
+        planned.append(FusionProbes(pair.pattern, pair.shape, producer, **ids))
     batches = tuple(batched_groups(groups))
     return ProbePlan(probes, (), batches, reference.id, (), auxiliary), tuple(planned)
 
@@ -74,7 +74,7 @@ def plan_pairs(
 class _PairBuilder:
     """Builds the probes of a pair.
 
-    Each input of a group, except its first, has an auxiliary layer of its own in the probes with and without that
+    Each input of a group, except its first, has its own auxiliary layer in the probes with and without that
     group, so that both sides of the subtraction have the same number of auxiliary layers.
     """
 
@@ -83,7 +83,7 @@ class _PairBuilder:
     auxiliary: AuxiliaryKind
 
     def probes(self) -> Mapping[str, Probe]:
-        """Return all six probes by the names of `PairProbes`."""
+        """Return all six probes by the names of `FusionProbes`."""
         network, between = self.pair.network, self.pair.between
         first = canonical(network, self.pair.first, [between])
         second = canonical(network, self.pair.second, [self.pair.result])

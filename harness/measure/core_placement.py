@@ -1,11 +1,11 @@
-"""Wait until the cores that run the threads of a device are near each other.
+"""Wait until the threads of a device run on cores that share a cache.
 
 Threads that share the work of a layer wait for each other at its end. Cores that share a cache exchange a word in some
 50 ns, cores in two parts of a processor in some 300 ns. An operating system, or the host of a virtual machine, moves
 threads from one kind to the other. On a guest with two cores, a network of 100 layers then took 12 instead of 5 ms with
 two threads, for seconds at a time, while no counter of the guest showed it.
 
-A barrier probe, a chain of small layers, shows the distance: it takes two to three times as long.
+A barrier probe, a chain of small layers, shows this: on other cores it takes two to three times as long.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from harness.samples import Sample
 BARRIER = "barrier"
 """The purpose of campaigns of the barrier probe."""
 FAR = 1.3
-"""How many times as long as with near cores the barrier probe takes if the cores are far from each other."""
+"""If the barrier probe takes this many times as long as its minimum, the cores do not share a cache."""
 LEAST_PATIENCE_S, MOST_PATIENCE_S = 10.0, 60.0
 """A campaign waits as long as it has measured, within these limits."""
 _NEWEST = 20
-"""Campaigns of the barrier probe that show its latency with near cores: an older one may be of another clock rate."""
+"""Campaigns that show the latency of the barrier probe on a shared cache; older ones may be of another clock rate."""
 PAUSE_S = 0.1
-"""Between two looks at the distance of the cores."""
+"""Time between two checks."""
 _WARMUP, _RUNS = 2, 8
 _SHOWN_S = 1.0
 
 
 @contextlib.contextmanager
-def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None]]:
-    """Yield a function that waits until the cores are near each other, for a device that works with several threads.
+def waiting_for_shared_cache(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None]]:
+    """Yield a function that waits until the cores share a cache, for a device that works with several threads.
 
-    For other devices, and for one that refuses the barrier probe or whose worker dies of it, it returns at once. The
-    shortest latency of the barrier probe in the journal, for the device in its present state, is that of near cores.
+    For other devices, and for one that refuses the barrier probe or whose worker dies of it, it returns immediately.
+    The shortest latency of the barrier probe in the journal, for the device in its present state, is that on cores
+    that share a cache.
     """
     if not campaign.threads_meet:
         yield _wait_for_nothing
@@ -65,12 +66,12 @@ def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None
 
 
 def _wait_for_nothing() -> None:
-    """Return at once."""
+    """Return immediately."""
 
 
 @dataclass
 class _Cores:
-    """The distance of a device's cores during a campaign; `near_s` is the shortest latency of the barrier probe."""
+    """The cores of a device during a campaign; `near_s` is the shortest latency of the barrier probe."""
 
     run: DeviceRun
     probe: str
@@ -80,7 +81,7 @@ class _Cores:
     _began_s: float = field(default_factory=time.monotonic)
 
     def wait(self) -> None:
-        """Wait until the cores are near each other, or the patience of the campaign ends."""
+        """Wait until the cores share a cache, or the campaign has waited long enough."""
         began_s = time.monotonic()
         measured_s = began_s - self._began_s - self._waited_s
         patience_s = min(max(LEAST_PATIENCE_S, measured_s), MOST_PATIENCE_S)

@@ -21,7 +21,7 @@ _PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeOperands:
     """A node with the shapes of its operands, None for absent ones, and the values of constants by their places.
 
     `opset` is the version of ONNX's operators.
@@ -60,7 +60,7 @@ class Call:
         return next((item for item in self.node.proto.attribute if item.name == name), None)
 
 
-Rule = Callable[[Call], Iterator[str]]
+Rule = Callable[[NodeOperands], Iterator[str]]
 """Yields why a node cannot be; nothing if it can."""
 
 
@@ -94,9 +94,9 @@ def same_rank(what: str, shape: Shape | None, rank: int) -> Iterator[str]:
 def singles(names: Mapping[int, str]) -> Rule:
     """Operands that are one number each, by their places."""
 
-    def rule(call: Call) -> Iterator[str]:
+    def rule(operands: NodeOperands) -> Iterator[str]:
         for place, what in names.items():
-            shape = call.shape(place)
+            shape = operands.shape(place)
             if shape is not None and math.prod(shape) != 1:
                 yield f"Its {what} has shape {list(shape)}; it must be one number"
 
@@ -106,9 +106,9 @@ def singles(names: Mapping[int, str]) -> Rule:
 def lists(names: Mapping[int, str]) -> Rule:
     """Operands that are lists of numbers, by their places."""
 
-    def rule(call: Call) -> Iterator[str]:
+    def rule(operands: NodeOperands) -> Iterator[str]:
         for place, what in names.items():
-            yield from same_rank(what, call.shape(place), 1)
+            yield from same_rank(what, operands.shape(place), 1)
 
     return rule
 
@@ -116,37 +116,37 @@ def lists(names: Mapping[int, str]) -> Rule:
 def at_least(least: int, *names: str) -> Rule:
     """Attributes of one or more integers, none of which is less than a number."""
 
-    def rule(call: Call) -> Iterator[str]:
+    def rule(operands: NodeOperands) -> Iterator[str]:
         for name in names:
-            found = min((*(call.numbers(name) or ()), *call.stated(name)), default=least)
+            found = min((*(operands.numbers(name) or ()), *operands.stated(name)), default=least)
             if found < least:
                 yield f"Its {name} is {found}; it must be at least {least}"
 
     return rule
 
 
-def axis_of(call: Call, rank: int, default: int = 0) -> int | None:
+def axis_of(operands: NodeOperands, rank: int, default: int = 0) -> int | None:
     """Return the attribute `axis` as a place; None if there is no such axis."""
-    axis = call.number("axis", default)
+    axis = operands.number("axis", default)
     return axis % rank if -rank <= axis < rank else None
 
 
 def axis_of_input(default: int) -> Rule:
     """The attribute `axis` is one of the input's."""
 
-    def rule(call: Call) -> Iterator[str]:
-        read = call.shape(0)
-        if read is not None and axis_of(call, len(read), default) is None:
-            yield f"Its axis is {call.number('axis', default)}; its input has {len(read)} dimensions"
+    def rule(operands: NodeOperands) -> Iterator[str]:
+        read = operands.shape(0)
+        if read is not None and axis_of(operands, len(read), default) is None:
+            yield f"Its axis is {operands.number('axis', default)}; its input has {len(read)} dimensions"
 
     return rule
 
 
-def any_operator(call: Call) -> Iterator[str]:
+def any_operator(operands: NodeOperands) -> Iterator[str]:
     """What the attributes `axis` and `auto_pad` may be in any operator; shape inference does not check it."""
-    axis = max(call.stated("axis"), key=abs, default=0)
+    axis = max(operands.stated("axis"), key=abs, default=0)
     if abs(axis) > _MOST_AXIS:  # shape inference reads its lower 32 bits
         yield f"Its axis is {axis}, which no tensor has"
-    mode = call.text("auto_pad", "NOTSET")
+    mode = operands.text("auto_pad", "NOTSET")
     if mode and mode not in _PADS:  # runtimes read an empty one as NOTSET
         yield f"Its auto_pad is {mode[:80]!r}; it must be {', '.join(_PADS[:-1])} or {_PADS[-1]}"

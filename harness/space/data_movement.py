@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from harness.predictor.features.data_movement_classes import INTERPOLATE, class_of_mover
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
-from harness.predictor.features.mover_classes import INTERPOLATE, class_of_mover
 
 BROADCAST = "channel"
 """The second operand is one value for each channel, as in a squeeze-and-excitation block."""
@@ -127,7 +127,7 @@ class Resizing:
 class Joining:
     """`parts` tensors of as many channels joined to one (Concat), or one divided into them (Split), or the first one.
 
-    The first one alone is a Slice.
+    If only the first one is kept, it is a Slice.
     """
 
     op: str
@@ -168,9 +168,9 @@ class Joining:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A tensor with its axes in another order, one of `ORDERS`; or, with none, flattened.
+    """A tensor with its axes in a different order, one of `ORDERS`; or, with none, flattened.
 
-    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened behind its
+    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened after its
     channels, a matrix (1, rows, columns) loses its first axis.
     """
 

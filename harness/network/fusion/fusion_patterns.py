@@ -1,0 +1,93 @@
+"""Patterns of operators that a device executes as one: how they are written and read.
+
+A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order, each with the
+activations that it reads. `xN` is a tensor from outside, `N` the first result of the N-th operator, `N.1` its second.
+Constants, and operators that only prepare constants, are left out.
+A convolution has its kind and the alignment of its channels, because runtimes decide on these.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.network.key import attributes, canonical
+from harness.network.network import Network, Node
+
+MAX_ALIGNMENT = 16
+_PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
+_KIND = re.compile(r"(Conv|BatchNormalization)/[a-z]*/?[0-9]+")
+_READ = re.compile(r"x\d+|\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class PatternNode:
+    """An operator and the activations that it reads: `x0`, `x1` … from outside, `0`, `1` … from inside."""
+
+    op: str
+    reads: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_pattern(text: str) -> tuple[PatternNode, ...]:
+    """Return the operators of a pattern, the sink last; raises ValueError if it is malformed."""
+    nodes = []
+    for position, part in enumerate(text.split(";")):
+        found = _PATTERN_NODE.match(part)
+        if not found:
+            raise ValueError(f"{part!r} is not an operator of a fusion pattern")
+        reads = tuple(found[2].split(",")) if found[2] else ()
+        if not all(_READ.fullmatch(read) and (read[0] == "x" or position_of(read) < position) for read in reads):
+            raise ValueError(f"{part!r} reads something that is not before it")
+        nodes.append(PatternNode(found[1], reads))
+    return tuple(nodes)
+
+
+def position_of(read: str) -> int:
+    """Return which operator of a pattern writes what another reads."""
+    return int(read.partition(".")[0])
+
+
+def label_of(position: int, slot: int) -> str:
+    """Return how a pattern names a result of an operator."""
+    return f"{position}.{slot}" if slot else str(position)
+
+
+def pattern_of(network: Network, group: Sequence[Node]) -> str:
+    """Return the pattern of a connected group of nodes with one sink."""
+    sink = max(group, key=lambda node: node.index)
+    graph = canonical(network, group, [sink.outputs[0]])
+    labels: dict[str, str] = {name: f"x{index}" for index, name in enumerate(graph.inputs)}
+    parts = []
+    for position, node in enumerate(node for node in graph.nodes if not network.is_fixed(node)):
+        labels.update((name, label_of(position, slot)) for slot, name in enumerate(node.outputs))
+        reads = ",".join(labels[name] for name in network.activations(node))
+        parts.append(f"{variant_of(network, node)}({reads})")
+    return ";".join(parts)
+
+
+def of_any_kind(pattern: str) -> str:
+    """Return the pattern for convolutions of all kinds and alignments."""
+    return _KIND.sub(r"\1", pattern)
+
+
+def variant_of(network: Network, node: Node) -> str:
+    """Return the operator with the properties that runtimes decide on: kind of convolution, channel alignment."""
+    if node.op == "BatchNormalization":
+        return f"BatchNormalization/{_alignment(network.types[node.outputs[0]].shape)}"
+    if node.op != "Conv":
+        return node.op
+    group = attributes(network, node)["group"]
+    channels = network.types[node.inputs[0]].shape[1]
+    kind = "dense" if group == 1 else "depthwise" if group == channels else "grouped"
+    if kind == "grouped":
+        per_group = network.types[node.inputs[1]].shape
+        return f"Conv/grouped/{min(_alignment((1, size)) for size in per_group[:2])}"
+    return f"Conv/{kind}/{_alignment(network.types[node.outputs[0]].shape)}"
+
+
+def _alignment(shape: tuple[int, ...]) -> int:
+    channels = shape[1] if len(shape) > 1 else 1
+    return max(size for size in (1, 2, 4, 8, MAX_ALIGNMENT) if channels % size == 0)

@@ -1,0 +1,118 @@
+"""What is known of the tensors of a model while its nodes are visited in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
+from harness.network.network import Constant, FreeNode, Node, TensorType
+from harness.network.node_inference import Operands, checked, operands, tensor_type
+from harness.network.reading.control_flow import tensors_read
+from harness.network.single_runs import values
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, TensorProto, ValueInfoProto
+
+
+class KnownTensors:
+    """Tensors by name: `types`, `constants`, `aliases` of tensors with another name, and the `unknown`.
+
+    Unknown are those whose shape depends on the data or that are not numeric, and what depends on them, with the
+    reason. `read` are all that a node or an output reads, `free` the nodes that take no time, and `unrolled` is the
+    number of nodes of all iterations. Constants of more elements than `most_folded` have no values.
+    """
+
+    def __init__(self, opsets: Mapping[str, int], most_folded: int) -> None:
+        self.opsets, self.most_folded = opsets, most_folded
+        self.types: dict[str, TensorType] = {}
+        self.constants: dict[str, Constant] = {}
+        self.aliases: dict[str, str] = {}
+        self.unknown: dict[str, NetworkError] = {}
+        self.read: set[str] = set()
+        self.free: list[FreeNode] = []
+        self.unrolled = 0
+        self.operands = Operands(self.types, self.constants, opsets)
+
+    def own(self, name: str) -> str:
+        """Return the name under which a tensor is known."""
+        return self.aliases.get(name, name)
+
+    def enter(self, graph: GraphProto) -> None:
+        """Take over what the nodes of a graph read, and its initializers."""
+        self.read.update(tensors_read(graph))
+        for tensor in graph.initializer:
+            self._take_initializer(tensor)
+        for sparse in graph.sparse_initializer:  # runtimes make them dense when they load a file
+            kind = tensor_type(sparse.values.data_type, tuple(sparse.dims), sparse.values.name)
+            self.set_constant(sparse.values.name, Constant(kind))
+
+    def _take_initializer(self, tensor: TensorProto) -> None:
+        from onnx import TensorProto, numpy_helper
+
+        try:
+            kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        except UnsupportedType as error:
+            if tensor.data_type != TensorProto.STRING:  # what reads labels may be left out, but no product
+                raise
+            self.unknown[tensor.name] = error
+            return
+        value = None
+        if kind.elements <= self.most_folded and tensor.data_location != TensorProto.EXTERNAL:
+            try:
+                value = numpy_helper.to_array(tensor)
+            except ValueError as error:
+                raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
+        self.set_constant(tensor.name, Constant(kind, value))
+
+    def set_constant(self, name: str, constant: Constant) -> None:
+        """Make a tensor a constant."""
+        self.constants[name] = constant
+        self.types[name] = constant.type
+
+    def set_number(self, value: ValueInfoProto, number: int) -> None:
+        """Make an input of a body a constant of the rank and type that it states."""
+        import numpy
+
+        shape = (1,) * len(value.type.tensor_type.shape.dim)
+        self.set_constant(value.name, constant_of(numpy.full(shape, number)))
+
+    def number(self, name: str) -> int | None:
+        """Return a constant of one element as a number; None if it is not known."""
+        held = self.constants.get(name)
+        return None if held is None or held.value is None or held.value.size != 1 else int(held.value.item())
+
+    def name_results(self, outputs: Sequence[str], written: Sequence[str]) -> None:
+        """Give tensors the names of a node's outputs."""
+        for result, name in zip(outputs, written, strict=False):
+            self.aliases[result] = name
+            if name in self.unknown:
+                self.unknown[result] = self.unknown[name]
+
+    def values(self, node: Node, outside: Iterable[str] = ()) -> dict[str, Any] | None:
+        """Return the results of a node that reads constants; None if one of them is not known.
+
+        `outside` are the tensors that its subgraphs read.
+        """
+        wanted = {**operands(node), **{name: self.own(name) for name in outside}}
+        constants = {name: self.constants[alias].value for name, alias in wanted.items()}
+        if any(value is None for value in constants.values()):
+            return None
+        return values(node, constants, self.opsets)
+
+    def keep(self, node: Node, results: Mapping[str, Any]) -> None:
+        """Make the results of a node constants; it takes no time."""
+        self.set_free(node, "constant")
+        for name, value in results.items():
+            constant = constant_of(value)
+            checked(constant.type, name)
+            self.set_constant(name, constant)
+
+    def set_free(self, node: Node, reason: str) -> None:
+        """Note that a node takes no time."""
+        self.free.append(FreeNode(node.name, node.op, reason))
+
+
+def constant_of(value: Any) -> Constant:
+    """Return an array as a constant."""
+    return Constant(TensorType(str(value.dtype), value.shape), value)
