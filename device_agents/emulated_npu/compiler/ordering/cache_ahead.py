@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, aligned
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts
 from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.machine import Machine
@@ -25,19 +25,19 @@ _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
 
-def bring_weights_ahead(items: Sequence[Item], values: Sequence[CachedValue], costs: CostModel) -> list[Item] | None:
-    """Return the items with weights that pass through the cache: of all loads, or of those that units wait for.
+def bring_weights_ahead(
+    commands: Sequence[Command], conflicts: Sequence[Conflicts], values: Sequence[CachedValue], costs: CostModel
+) -> list[Item] | None:
+    """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
 
     On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
     no weights pass through the cache.
 
-    Requires: synchronised items of one core that does not share the cache; `values` are all values in the cache.
+    Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
     machine = costs.machine
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
-    commands = [item for item in items if isinstance(item, Command)]
-    conflicts = dependencies(commands, memory_of)
     loads = [place for place, command in enumerate(commands) if _is_weight_load(command)]
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)

@@ -12,7 +12,14 @@ from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import (
+    ONE_BUFFER,
+    SEPARATE,
+    Conflicts,
+    dependencies,
+    in_order,
+    joined,
+)
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
 from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
@@ -31,6 +38,8 @@ _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
 """The units that orders take to be half as fast, one each; None for the order of the times as they are."""
+_SB = (Space.SB,)
+_OUTSIDE_SB = tuple(space for space in Space if space is not Space.SB)
 _MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
@@ -39,10 +48,14 @@ _GAPS_OF_SHARED = _GAPS[:-1]
 
 
 class Ordered(NamedTuple):
-    """The items of a core, and their time by the formula of S2.6, in picoseconds."""
+    """The items of a core, and their time by the formula of S2.6, in picoseconds.
+
+    `conflicts` are those of the commands in the order of the items.
+    """
 
     predicted_ps: int
     items: list[Item]
+    conflicts: Sequence[Conflicts] = ()
 
 
 def order(
@@ -79,7 +92,8 @@ def order(
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
-        ahead = bring_weights_ahead(best.items, cached, clock.costs)
+        in_place = [item for item in best.items if isinstance(item, Command)]
+        ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
         best = _faster([best], [] if ahead is None else [clock.ordered(ahead)])
     return best
 
@@ -94,16 +108,18 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
 
 
 def _by_place_or_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
-    return _faster(_by_place(commands, clock), _by_time(commands, clock, shared))
+    found = clock.conflicts(commands)
+    return _faster(_by_place(commands, found, clock), _by_time(commands, found, clock, shared))
 
 
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
     early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=clock.memory_of)
-    ways = [(early, clock.ordered(synchronise(early, clock.memory_of)))]
+    ways = [(early, clock.in_order(early, clock.conflicts(early).all, range(len(early))))]
     for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
-        in_place = clock.ordered(synchronise(both, clock.memory_of))
-        ways.append((both, _faster([in_place], _by_time(both, clock, shared))))
+        found = clock.conflicts(both)
+        in_place = clock.in_order(both, found.all, range(len(both)))
+        ways.append((both, _faster([in_place], _by_time(both, found, clock, shared))))
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 
@@ -121,6 +137,13 @@ def _overlapping(own: Sequence[Command], durations_ps: Sequence[int], memory_of:
     return found
 
 
+class _Found(NamedTuple):
+    """Conflicts of commands: all, and those that stay if weights go to other addresses in SB."""
+
+    all: Sequence[Conflicts]
+    outside_sb: Sequence[Conflicts]
+
+
 class _Clock:
     """Predicts times of commands and items on a machine; each command is costed once."""
 
@@ -132,6 +155,27 @@ class _Clock:
     def ordered(self, items: list[Item]) -> Ordered:
         """Return items with their predicted time."""
         return Ordered(predicted_time_ps(items, self.machine, self.costs, self._durations), items)
+
+    def in_order(self, commands: Sequence[Command], conflicts: Sequence[Conflicts], order: Sequence[int]) -> Ordered:
+        """Return the commands in an order of their positions that keeps their conflicts."""
+        found = in_order(conflicts, order)
+        ordered = self.ordered(synchronised([commands[position] for position in order], found))
+        return ordered._replace(conflicts=found)
+
+    def conflicts(self, commands: Sequence[Command]) -> _Found:
+        """Return the conflicts of commands."""
+        if self.machine.shared_buffer:
+            together = dependencies(commands, self.memory_of)
+            return _Found(together, together)
+        outside = dependencies(commands, spaces=_OUTSIDE_SB)
+        return _Found(joined((outside, dependencies(commands, spaces=_SB))), outside)
+
+    def spread(self, commands: Sequence[Command], found: _Found) -> tuple[Sequence[Command], Sequence[Conflicts]]:
+        """Return the commands with addresses in SB that let weights arrive early, and their conflicts."""
+        if self.machine.shared_buffer:
+            return commands, found.all
+        moved = spread_weights(commands, self.machine.sb_bytes)
+        return moved, joined((found.outside_sb, dependencies(moved, spaces=_SB)))
 
     def durations_ps(self, commands: Sequence[Command]) -> list[int]:
         """Return the times of commands."""
@@ -153,32 +197,29 @@ def _is_of_cache(command: Command) -> bool:
     return Space.LLC in spaces and Space.DDR not in spaces
 
 
-def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
+def _by_place(commands: Sequence[Command], found: _Found, clock: _Clock) -> list[Ordered]:
     """Return orders in which loads are hoisted, and in which nothing moves."""
-    conflicts = dependencies(commands, clock.memory_of)
-    early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
-    return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
+    early = hoisted(commands, found.all, window=_HOIST_WINDOW)
+    return [clock.in_order(commands, found.all, order) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> list[Ordered]:
+def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: Container[int]) -> list[Ordered]:
     """Return the best order by time, with weights that arrive early.
 
     Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
     and time orders those between two messages.
     """
-    machine = clock.machine
-    spread = commands if machine.shared_buffer else spread_weights(commands, machine.sb_bytes)
-    conflicts = dependencies(spread, clock.memory_of)
+    spread, conflicts = clock.spread(commands, found)
     durations = clock.durations_ps(spread)
     order: list[int] = []
     for part in _between_messages(spread, conflicts):
         own = [spread[position] for position in part]
-        found = conflicts if len(part) == len(spread) else _within(part, conflicts)
+        within = conflicts if len(part) == len(spread) else _within(part, conflicts)
         times = [durations[position] for position in part]
         gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
-        ways = (fill_gaps(own, found, times, delay, urgent_first=urgent) for delay, urgent in gaps)
+        ways = (fill_gaps(own, within, times, delay, urgent_first=urgent) for delay, urgent in gaps)
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
-    return [clock.ordered(synchronised(spread, conflicts, order))]
+    return [clock.in_order(spread, conflicts, order)]
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:

@@ -7,7 +7,7 @@ has a semaphore for each direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
@@ -33,20 +33,19 @@ _NEVER = -1
 
 def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
     """Return the commands in order, with a post after the source and a wait before the target of each dependence."""
-    return synchronised(commands, dependencies(commands, memory_of), range(len(commands)))
+    return synchronised(commands, dependencies(commands, memory_of))
 
 
-def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts], order: Sequence[int]) -> list[Item]:
-    """Return the commands in an order of their positions, with a post and a wait for each dependence between queues.
+def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> list[Item]:
+    """Return the commands in order, with a post and a wait for each of their conflicts between queues.
 
-    `conflicts` are those of the commands as they are; the order keeps them. A dependence is dropped if the queue has
-    already waited for the same or a later command, itself or through another queue. Hence every post has exactly one
-    wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
+    A conflict is dropped if the queue has already waited for the same or a later command, itself or through another
+    queue. Hence every post has exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its
+    n-th post.
     """
-    waits, posts = _matched([commands[position].queue for position in order], _in_order(conflicts, order))
+    waits, posts = _matched([command.queue for command in commands], conflicts)
     items: list[Item] = []
-    for place, position in enumerate(order):
-        command = commands[position]
+    for place, command in enumerate(commands):
         queue, layer = command.queue, command.layer
         items += [Wait(queue, SEMAPHORES[other, queue], layer=layer) for other in waits.get(place, ())]
         items.append(command)
@@ -54,19 +53,10 @@ def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts], or
     return items
 
 
-def _in_order(conflicts: Sequence[Conflicts], order: Sequence[int]) -> Iterator[set[int]]:
-    """Yield for every place of an order the places of the commands that the command there must follow."""
-    places = [_NEVER] * (len(order) + 1)  # the last is that of no command
-    for place, position in enumerate(order):
-        places[position] = place
-    for position in order:
-        yield {places[each] for each in conflicts[position]} - {_NEVER}
-
-
 _Queues = dict[int, list[Queue]]
 
 
-def _matched(queues: Sequence[Queue], earlier: Iterable[set[int]]) -> tuple[_Queues, _Queues]:
+def _matched(queues: Sequence[Queue], conflicts: Sequence[Conflicts]) -> tuple[_Queues, _Queues]:
     """Return by command the queues that it waits for, and the queues to which it posts."""
     waits: _Queues = {}
     posts: _Queues = {}
@@ -74,9 +64,11 @@ def _matched(queues: Sequence[Queue], earlier: Iterable[set[int]]) -> tuple[_Que
     # that another one waits for keeps what was known at its begin.
     finished = {queue: [_NEVER] * len(Queue) for queue in Queue}
     known: list[list[int]] = []
-    for position, (queue, found) in enumerate(zip(queues, earlier, strict=True)):
+    for position, (queue, found) in enumerate(zip(queues, conflicts, strict=True)):
         mine = finished[queue]
         for awaited in sorted(found, reverse=True):
+            if awaited == _NEVER:
+                break
             other = queues[awaited]
             if other is not queue and mine[other] < awaited:
                 waits.setdefault(position, []).append(other)

@@ -9,19 +9,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from small_models import functions, imported, model, node, values
+from systems_of_cores import checked_run, compiled_for, in_turn, with_cores
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.reports.accounting import useful_macs
 
 
 @st.composite
 def _cases(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
     """Return attributes, and the shapes of input and weights."""
     count, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3]))
-    read, made = groups * draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    read, made = groups * draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 33]))
     sizes, kernel, stride, dilation = (tuple(draw(st.integers(1, most)) for _ in range(count)) for most in (5, 5, 4, 2))
     more = tuple(draw(st.integers(0, step - 1)) for step in stride)
     pads = [
@@ -107,6 +110,42 @@ def test_a_network_that_enlarges_its_map_runs() -> None:
     assert max(plan.passes for plan in compiled.plans) > 1
     assert relative_error(execute(compiled, network), network.expected) <= 1e-5
     assert network.expected["y"].shape == (1, 3, 288, 256)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "groups", "channels"),
+    [(3, 2, 1, 1, 48), (5, 2, 2, 1, 32), (4, 2, 1, 1, 64), (5, 3, 1, 2, 64), (3, 2, 1, 40, 40)],
+)
+def test_phases_that_fill_the_columns_multiply_no_zeros(
+    kernel: int, stride: int, pad: int, groups: int, channels: int
+) -> None:
+    """Each output sums the taps that meet an input of the stride, not zeros in between, and the values are right."""
+    size, more = 12, (2 * pad - kernel) % stride
+    weights = values((channels, channels // groups, kernel, kernel), 1, -0.1, 0.1)
+    attributes = {"strides": [stride] * 2, "pads": [pad] * 4, "output_padding": [more] * 2, "group": groups}
+    made = node("ConvTranspose", "x w", "y", **attributes)
+    case = network_of([made], {"x": values((1, channels, size, size))}, {"w": weights}, ["y"])
+    compiled = compile_model(case.model, find_machine("edge"))
+    outputs = case.expected["y"].shape[2]
+    taps = sum(len(range((place + pad) % stride, kernel, stride)) for place in range(outputs))
+    assert sum(useful_macs(compiled).values()) == channels * (channels // groups) * taps**2
+    assert relative_error(execute(compiled, case), case.expected) <= 1e-5
+
+
+def test_phases_on_several_cores() -> None:
+    """Cores that share the phases of a stride, or compute some of them each, find the values of one core."""
+    nodes = [
+        node("ConvTranspose", "x w b", "t", strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]),
+        node("Relu", "t", "r"),
+        node("Conv", "r v", "y", pads=[1] * 4),
+    ]
+    constants = {"w": values((8, 40, 3, 3), 1), "b": values((40,), 2), "v": values((4, 40, 3, 3), 3)}
+    case = network_of(nodes, {"x": values((1, 8, 12, 20))}, constants, ["y"])
+    graph, machine = import_model(case.model), with_cores(find_machine("edge"), 2)
+    count = len(graph.layers)
+    shared = Assignment((GroupAssignment((0, 1), tuple(range(count))),))
+    for assignment in (shared, *(in_turn(graph, end) for end in range(1, count))):
+        checked_run(case, compiled_for(case, machine, assignment))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -13,6 +13,7 @@ from small_models import model, node
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead
+from device_agents.emulated_npu.compiler.ordering.hazards import dependencies
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import compute_values
@@ -91,7 +92,7 @@ def test_weights_through_the_cache_keep_what_every_command_reads(layers: list[_L
     """Every computation reads the same weights as before, and no feature in the cache is overwritten."""
     commands, values = _program(layers, slots)
     items = synchronise(commands)
-    ahead = bring_weights_ahead(items, values, CostModel(_MACHINE))
+    ahead = bring_weights_ahead(commands, dependencies(commands), values, CostModel(_MACHINE))
     if ahead is not None:
         assert _through_cache(ahead)
         assert _seen(ahead) == _seen(items)

@@ -1,25 +1,31 @@
 """Transposed convolutions and Col2Im, over one to three spatial axes.
 
 The matrix unit has no transposed convolution. Outputs at distances of the stride read the same inputs with other taps,
-so the taps are divided into one kernel for each phase, a convolution of stride 1 computes all phases as channels, and a
-copy brings the phases together, as DepthToSpace does. Col2Im is a transposed convolution by weights of zeros and ones,
-and so is the second half of a transposed convolution whose weights the network computes.
+so the taps are divided into one kernel for each phase, and a copy brings the phases together, as DepthToSpace does.
+Where the channels of a phase fill the columns of the unit, each phase is a convolution of its own taps. Fewer channels
+share the columns: one convolution computes all phases as channels, and taps that a phase lacks are zeros. Col2Im is a
+transposed convolution by weights of zeros and ones, and so is the second half of a transposed convolution whose weights
+the network computes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, QuantisedConstant, View
 from device_agents.emulated_npu.compiler.graph.operators.spatial.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.graph.operators.spatial.transposed_axes import (
+    TransposedAxis,
+    phases_apart,
+    window_of,
+)
 from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
@@ -30,41 +36,8 @@ _SHAPES = ((1, "image_shape"), (2, "block_shape"))
 """The inputs of Col2Im that must be constant."""
 
 _ZERO = np.zeros(1, np.int8)
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """One spatial axis: output o sums the inputs `q // stride - j`, q = o + pad, by the taps `q % stride + stride * j`.
-
-    `inputs`, `outputs`, `stride`, `dilation` and `kernel` are those of the node, `pad` is its leading padding.
-    """
-
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-
-    @property
-    def taps(self) -> int:
-        """Taps of each phase, absent ones included."""
-        return ceil_div((self.kernel - 1) * self.dilation + 1, self.stride)
-
-    @property
-    def first(self) -> int:
-        """The group of `stride` positions with the first output."""
-        return self.pad // self.stride
-
-    @property
-    def groups(self) -> int:
-        """How many groups of `stride` positions have outputs."""
-        return (self.pad + self.outputs - 1) // self.stride - self.first + 1
-
-    @property
-    def start(self) -> int:
-        """The first input that the first group reads; negative on the padding."""
-        return self.first - self.taps + 1
+_COLUMNS = 32
+"""Columns of a matrix unit, for the choice between phases apart and together: import knows no machine."""
 
 
 def transposed_convolution(build: Builder, node: OnnxNode) -> None:
@@ -126,32 +99,50 @@ def _add_columns(build: Builder, node: OnnxNode, columns: View, kernel: Sequence
 
 
 def _transposed(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> None:
-    """Add a convolution that computes the phases of the stride, and a copy that joins them."""
+    """Add the convolutions that compute the phases of the stride, and a copy that joins them."""
     groups = node.attribute("group", 1)
     axes = _axes(build, node, source, weights)
-    read, window = _read(build, source, axes)
-    phases = math.prod(axis.stride for axis in axes)
-    batch, channels = source.shape[0], weights.shape[1] * groups
-    counts = [axis.groups for axis in axes]
+    phases, batch, made = math.prod(axis.stride for axis in axes), source.shape[0], weights.shape[1]
     if phases == 1:
-        computed = build.result()
-    else:
-        computed = build.temporary("phases", (batch, phases * channels, *counts), build.dtype(source))
-    function = Function.DEPTHWISE if groups > 1 and groups == source.shape[1] else Function.CONVOLVE
+        _convolve(build, node, source, weights, axes, build.result())
+        return
+    apart = phases_apart(axes, 1 if _is_depthwise(source, groups) else _COLUMNS, made)
+    counts = [axis.groups for axis in (axes if apart is None else apart[0].axes)]
+    channels = made * groups
+    computed = build.temporary("phases", (batch, phases * channels, *counts), build.dtype(source))
+    if apart is None:
+        _convolve(build, node, source, weights, axes, computed)
+        _join(build, node, computed, groups, axes)
+        return
+    for place, phase in enumerate(apart):
+        part = views.sliced(computed, 1, place * channels, channels)
+        _convolve(build, node, source, phase.taps_of(weights), phase.axes, part)
+    _join(build, node, computed, 1, [replace(axis, pad=0) for axis in axes])
+
+
+def _is_depthwise(source: View, groups: int) -> bool:
+    return groups > 1 and groups == source.shape[1]
+
+
+def _convolve(
+    build: Builder, node: OnnxNode, source: View, weights: LazyConstant, axes: Sequence[TransposedAxis], output: View
+) -> None:
+    """Add a convolution that computes all phases of some axes as channels of its output."""
+    groups, phases = node.attribute("group", 1), math.prod(axis.stride for axis in axes)
+    shape = (groups, phases, weights.shape[1])
+    read, window = _read(build, source, axes)
+    function = Function.DEPTHWISE if _is_depthwise(source, groups) else Function.CONVOLVE
     kernels = _kernels(weights, groups, axes)
-    draft = build.layer(function, [read], computed, window.settings(), weights=kernels, groups=groups)
+    draft = build.layer(function, [read], output, window.settings(), weights=kernels, groups=groups)
     bias = build.constant(node.input(2))
     if bias is not None:
 
         def add(scale: Array, shift: Array, values: Array) -> tuple[Array, Array]:
-            spread = np.broadcast_to(values.reshape(groups, 1, -1), (groups, phases, channels // groups))
-            return scale, shift + spread.reshape(-1)
+            return scale, shift + np.broadcast_to(values.reshape(groups, 1, -1), shape).reshape(-1)
 
         draft.steps.append(ChannelStep((bias,), add))
     elif node.input(2):
-        _add_bias(build, node, draft, (groups, phases, channels // groups))
-    if phases > 1:
-        _join(build, node, computed, groups, axes)
+        _add_bias(build, node, draft, shape)
 
 
 def _add_bias(build: Builder, node: OnnxNode, draft: Draft, shape: tuple[int, int, int]) -> None:
@@ -166,7 +157,7 @@ def _add_bias(build: Builder, node: OnnxNode, draft: Draft, shape: tuple[int, in
     build.binary(Binary.ADD, unbiased, views.divided(flat, (count, *[1] * (len(output.axes) - 2))), output)
 
 
-def _axes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> tuple[_Axis, ...]:
+def _axes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> tuple[TransposedAxis, ...]:
     """Return the spatial axes; raises UnsupportedOperator for attributes that no output can have."""
     sizes, outputs, kernel = source.shape[2:], build.type(node.outputs[0]).shape[2:], weights.shape[2:]
     window = read_window(node, kernel, sizes)
@@ -178,30 +169,24 @@ def _axes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -
         totals = [max(0, stride * (size - 1) + extra + reach - out) for size, stride, reach, out, extra in rows]
         before = [total // 2 if automatic == "SAME_UPPER" else total - total // 2 for total in totals]
     columns = (sizes, outputs, kernel, window.stride, window.dilation, before)
-    found = tuple(_Axis(*column) for column in zip(*columns, strict=True))
+    found = tuple(TransposedAxis(*column) for column in zip(*columns, strict=True))
     if any(axis.outputs < 1 or axis.start >= axis.inputs for axis in found):
         raise unsupported(node, "Its padding leaves out all that its input contributes to")
     return found
 
 
-def _read(build: Builder, source: View, axes: Sequence[_Axis]) -> tuple[View, Window]:
+def _read(build: Builder, source: View, axes: Sequence[TransposedAxis]) -> tuple[View, Window]:
     """Return the map from the first input that is read, and the window of all phases over it."""
     for place, axis in enumerate(axes, 2):
         if axis.start > 0:
             source = views.sliced(source, place, axis.start, axis.inputs - axis.start)
-    ones = (1,) * len(axes)
-    before = tuple(max(0, -axis.start) for axis in axes)
-    counts = [axis.groups for axis in axes]
-    kernel = tuple(axis.taps for axis in axes)
-    ends = zip(counts, kernel, before, source.shape[2:], strict=True)
-    after = tuple(max(0, count + taps - 1 - pad - size) for count, taps, pad, size in ends)
-    window = Window(kernel, ones, ones, before, after)
-    if window.lies_outside(source.shape[2:], counts):
-        return pad_by_zeros(build, source, before, after), window.without_padding()
+    window = window_of(axes)
+    if window.lies_outside(source.shape[2:], [axis.groups for axis in axes]):
+        return pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     return source, window
 
 
-def _kernels(weights: LazyConstant, groups: int, axes: Sequence[_Axis]) -> LazyConstant:
+def _kernels(weights: LazyConstant, groups: int, axes: Sequence[TransposedAxis]) -> LazyConstant:
     """Return weights (C, M / groups, kernel...) as (groups * phases * M / groups, C / groups, taps...)."""
     phases = math.prod(axis.stride for axis in axes)
     read, made = weights.shape[0] // groups, weights.shape[1]
@@ -240,7 +225,7 @@ def _repeated(constant: LazyConstant, times: int) -> LazyConstant:
     return derived(name, (times * size,), constant.dtype, (constant,), lambda array: np.tile(array.reshape(-1), times))
 
 
-def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Sequence[_Axis]) -> None:
+def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Sequence[TransposedAxis]) -> None:
     """Copy the phases to their places, and bind the output to the part of them that the padding leaves.
 
     Where a command has too few axes for one copy, copies of whole tensors join the phases of one axis after the other.
