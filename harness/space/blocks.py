@@ -312,8 +312,10 @@ class RowwiseBlock(Block):
 
 
 def _window_fits(values: Mapping[str, Any]) -> bool:
-    """Return whether a window lies within the padded plane."""
-    return bool(min(values["size"]) + 2 * padding_of(values["kernel"], values["stride"]) >= values["kernel"])
+    """Return whether a window, as wide as its dilation makes it, lies within the padded plane."""
+    kernel, apart = values["kernel"], values.get("dilation", 1)
+    padded = min(values["size"]) + 2 * padding_of(kernel, values["stride"]) * apart
+    return bool(padded > (kernel - 1) * apart)
 
 
 AnyBlock = Annotated[

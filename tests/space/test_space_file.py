@@ -63,6 +63,16 @@ def test_sizes_that_do_not_fit_give_no_layer(tmp_path: Path) -> None:
         assert block.at([0.0] * len(block.axes)) is None
 
 
+def test_dilated_windows_of_even_size_fit_or_give_no_layer(tmp_path: Path) -> None:
+    """A window of 4 with dilation 16 spans 49 pixels; 12 pixels with 16 on either side are 44, and 17 are 49."""
+    text = '[[layers]]\nop = "Conv"\nchannels_in = 8\nchannels_out = 8\nsize = {}\nkernel = 4\ndilation = 16\n'
+    (narrow,) = load_space(_load(tmp_path, text.format(12))).layers
+    (wide,) = load_space(_load(tmp_path, text.format(17))).layers
+    assert narrow.at([0.0] * len(narrow.axes)) is None
+    layer = wide.at([0.0] * len(wide.axes))
+    assert layer is not None and layer.features.out_size == (1, 1)
+
+
 def test_products_may_have_heads(tmp_path: Path) -> None:
     """Three heads of 4 x 8 by 8 x 5: 3 * 4 * 8 * 5 = 480 multiply-adds."""
     text = '[[layers]]\nop = "MatMul"\nrows = 4\ndepth = 8\ncolumns = 5\nheads = 3'

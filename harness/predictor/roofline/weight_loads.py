@@ -1,8 +1,8 @@
 """The latency of layers after subtracting the weight loads that preceding layers hide.
 
 The probe of a single layer includes the full load of its weights, except for the part that its own work hides. In a
-network, a device with its own memory also loads them while earlier layers leave the memory idle, up to the size of its
-buffer. So the sum of single layers is too long for a network.
+network, a device with its own memory also loads them while earlier layers leave the memory idle, as far as its
+buffer has room beside the weights in use. So the sum of single layers is too long for a network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WeightLoads:
         return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, power)
 
     def left(self, ahead_bytes: float) -> Floats:
-        """Return the share of each layer's latency that remains if the device prefetches so many bytes of weights."""
+        """Return the share of each layer's latency that remains if the buffer of weights has so many bytes."""
         shares, whole_s = np.ones(len(self.loads_s)), self._latency_s(self.loads_s)
         own = self.weight_bytes > 0.0
         if not ahead_bytes or not own.any():
@@ -54,7 +54,7 @@ class WeightLoads:
             rest_s = load_s * (1.0 - used / size) if size else 0.0
             latency_s = float(self._latency_s(rest_s, at))
             idle_s = max(0.0, latency_s - rest_s - float(self.memory_s[at]))
-            ready = min(ahead_bytes, ready - used + idle_s * bytes_per_s)
+            ready = min(max(0.0, ahead_bytes - size), ready - used + idle_s * bytes_per_s)
             shares[at] = latency_s / whole_s[at]
         return shares
 

@@ -57,3 +57,9 @@ def test_two_layers_by_hand() -> None:
     assert seconds(loads, 1 << 24) == pytest.approx([1e-4, 4e-5, 1e-6], rel=1e-3)
     assert seconds(loads, 200_000) == pytest.approx([1e-4, 1e-4, 1e-6], rel=1e-3)
     assert seconds(loads, 0) == pytest.approx([1e-4, 1.2e-4, 1e-6], rel=1e-3)
+
+
+def test_weights_in_use_leave_less_room_for_the_next_by_hand() -> None:
+    """Beside 300,000 bytes in use, a buffer of 500,000 holds 200,000 of the next 400,000, half of its 40 µs."""
+    loads = loads_of([(300_000, 1e-4, 0.0, 0.0), (400_000, 1e-6, 0.0, 0.0)], 50.0)
+    assert seconds(loads, 500_000) == pytest.approx([1e-4, 2e-5], rel=1e-3)
