@@ -7,12 +7,14 @@ buffer has room beside the weights in use. So the sum of single layers is too lo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.roofline import Roofline
 
 
@@ -61,3 +63,7 @@ class WeightLoads:
     def _latency_s(self, loads_s: Floats | float, at: int | slice = slice(None)) -> Floats:
         joined_s = (self.others_s[at] ** self.power + loads_s**self.power) ** (1.0 / self.power)
         return np.asarray(self.launch_s[at] + joined_s)
+
+
+LoadsOf = Callable[[Sequence[LayerFeatures]], WeightLoads]
+"""Returns the loads of weights of a network's layers, in their order."""
