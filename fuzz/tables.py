@@ -252,13 +252,13 @@ def _mutated_predictor(content: bytes, draw: random.Random) -> bytes:
         with contextlib.suppress(ValueError, RecursionError):
             parameters = json_text(mutate_json(json.loads(parameters), draw), draw).replace(b"\n", b" ")
     elif nodes and draw.random() < 0.9:
-        nodes = _mutated_nodes(nodes, draw)
+        nodes = mutated_nodes(nodes, draw)
     else:
         return mutate_bytes(content, draw)
     return parameters + end + nodes
 
 
-def _mutated_nodes(content: bytes, draw: random.Random) -> bytes:
+def mutated_nodes(content: bytes, draw: random.Random) -> bytes:
     """Change a field of a few nodes."""
     import numpy as np
 
@@ -267,9 +267,11 @@ def _mutated_nodes(content: bytes, draw: random.Random) -> bytes:
     nodes = np.frombuffer(content[: len(content) // NODE.itemsize * NODE.itemsize], NODE).copy()
     for _ in range(draw.choice((1, 1, 2, 4)) if len(nodes) else 0):
         at, name = draw.randrange(len(nodes)), draw.choice(NODE.names or ())
-        value = draw.choice((0, 1, -1, at, at + 1, at + 2, len(nodes) - 1, len(nodes), 2**31 - 1, nodes[name][at]))
-        values = {"feature": value % 2**16, "number": draw.choice((value, *_ODD)), "right": value}
-        nodes[name][at] = values[name]
+        own = nodes[name][at].item()
+        value = draw.choice((0, 1, -1, at, at + 1, at + 2, len(nodes) - 1, len(nodes), 2**31 - 1, own))
+        if name == "number":
+            value = draw.choice((value, *_ODD))
+        nodes[name][at] = value % 2**16 if name == "feature" else value
     return nodes.tobytes()
 
 

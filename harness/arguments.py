@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,10 +26,14 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class Rule:
-    """What an argument must be, in words, and how it is read: `read` raises ValueError or TypeError for any other."""
+    """What an argument must be, in words, and how it is read: `read` raises ValueError or TypeError for any other.
+
+    `shown` returns the text of a wrong argument in the error.
+    """
 
     must: str
     read: Callable[[Any], Any]
+    shown: Callable[[Any], str] = repr
 
 
 def instance(kind: type, must: str = "") -> Rule:
@@ -100,7 +104,7 @@ def _rules(annotations: Mapping[str, str], others: Mapping[str, Rule]) -> dict[s
 
 
 def _or_none(rule: Rule) -> Rule:
-    return Rule(rule.must, lambda value: None if value is None else rule.read(value))
+    return replace(rule, read=lambda value: None if value is None else rule.read(value))
 
 
 def _read(name: str, value: Any, rule: Rule) -> Any:
@@ -108,7 +112,7 @@ def _read(name: str, value: Any, rule: Rule) -> Any:
     try:
         return rule.read(value)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name} is {printable(repr(value), 80)}", why=f"It must be {rule.must}") from None
+        raise UsageError(f"{name} is {printable(rule.shown(value), 80)}", why=f"It must be {rule.must}") from None
 
 
 def check_fields(one: Any, **others: Rule) -> None:

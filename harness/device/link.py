@@ -31,7 +31,6 @@ _PIECE_BYTES = 1 << 20
 """How much is sent between two looks at the time limit."""
 FIRST_MINOR = 5
 """The first minor version of the protocol whose agents queue further requests while they work on one."""
-_ASCII = 128
 _MOST_MODEL_BYTES = MOST_PUT_AHEAD_BYTES // 2
 """The specifications of its weights and inputs follow the model."""
 
@@ -225,7 +224,7 @@ class AgentLink:
                 self._has_answered = True
                 self._inbox.append(frame)
         except wire.FrameError as error:
-            if not self._has_answered and 0 < data[0] < _ASCII:
+            if not self._has_answered and data[0]:  # headers are at most 64 KiB, so the first byte of a frame is 0
                 what = f"The shell of {self._device} prints a text before the agent answers"
                 raise ProtocolError(what, why=f"It begins with {first_line(data)!r}", next_step=QUIET_SHELL) from error
             why = f"{error}; {last_part(self._connection.diagnosis())}"

@@ -33,9 +33,7 @@ def is_published(table: Lut) -> bool:
     return table.path.resolve().is_relative_to(PUBLISHED)
 
 
-@checked(
-    lut=Rule("a Lut, the folder of a table or its name", lambda lut: lut if isinstance(lut, Lut | None) else Path(lut))
-)
+@checked(lut=_TABLE)
 def open_lut(
     device: str | None = None,
     *,

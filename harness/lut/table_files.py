@@ -70,13 +70,13 @@ class _Manifest(StrictModel):
     method: TableMethod
     additivity: _Amount | None
     sum_error: _Amount
-    network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount] = Field(default_factory=dict)
+    network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount]
     fingerprint: dict[str, str]
     overhead: _Overhead
-    other_overhead: _Overhead | None = None
-    repeatability: _Amount = 0.0
-    machine: Annotated[str, Field(max_length=400)] = ""
-    reference_s: Annotated[float, Field(gt=0, le=MOST_S)] | None = None
+    other_overhead: _Overhead | None
+    repeatability: _Amount
+    machine: Annotated[str, Field(max_length=400)]
+    reference_s: Annotated[float, Field(gt=0, le=MOST_S)] | None
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]

@@ -57,7 +57,7 @@ class ProfileRequest:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, policy=instance(RepeatPolicy))
+        check_fields(self, policy=instance(RepeatPolicy), space=instance(SpaceRequest))
 
     def networks(self) -> tuple[Network, ...]:
         """Read the networks that can be used; raises as `read_networks` does."""

@@ -2,7 +2,7 @@
 
 Whether a layer continues the chain of the layer before it depends on both, on what precedes and follows them, and on
 the room on chip. The longest pattern of neighbouring layers that was seen decides. Where even the two layers were never
-seen together, the most similar sizes decide, among pairs of the same operators if there are any: sizes represent for
+seen together, the most similar sizes decide, among pairs of the same operators if there are any: sizes represent
 the capacity of the memories on chip, which no device states.
 """
 

@@ -37,7 +37,7 @@ _NAMED = 3
 """The most files that the summary of refusals names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RefusedNetwork(ErrorRecord):
     """A network of a list that cannot be used: its file, and the error as plain data.
 

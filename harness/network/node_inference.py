@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MAX_TENSOR_BYTES = 1 << 34
 MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
-"""Operators whose results have sizes that follow from constants of floats."""
 _QUANTISATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _INDEXED = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements", "ScatterND"})
 """Operators that read indices, which must lie within an axis."""

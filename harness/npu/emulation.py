@@ -12,7 +12,7 @@ from harness.arguments import COUNT, Rule, checked
 from harness.network.model_references import Model, model_reference
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.npu.loading import LoadedProgram, compile_reference
-from harness.npu.npu_options import MachineChoice, RunOptions
+from harness.npu.npu_options import MachineChoice, RunOptions, changed
 from harness.npu.npu_options import Options as CompilerOptions
 from harness.npu.run.core_run import CoreRun, run_on_one_core
 from harness.npu.run.run_fields import json_fields, layer_rows
@@ -26,14 +26,26 @@ __all__ = ["CompilerOptions", "Emulation", "emulate"]
 LAYERS_DRAWN = 25
 
 
-def _compiler(options: Any) -> CompilerOptions:
-    """Return options whose values are allowed; raises ValueError and TypeError for any other."""
+def _read(options: Any) -> CompilerOptions:
+    """Return options whose values are allowed, as plain values; raises ValueError and TypeError for any other."""
     from pydantic import TypeAdapter
 
-    TypeAdapter(CompilerOptions).validate_python(vars(options), strict=True)
-    for number in (*(options.tile or ()), options.dft_block or 1):
+    if not isinstance(options, CompilerOptions):
+        raise TypeError
+    found = TypeAdapter(CompilerOptions).validate_python(vars(options))
+    for number in (*(found.tile or ()), 1 if found.dft_block is None else found.dft_block):
         COUNT.read(number)
-    return CompilerOptions(**vars(options))
+    return found
+
+
+def _shown(options: Any) -> str:
+    """Return options by the name that callers know, with only the fields that differ from their defaults."""
+    if not isinstance(options, CompilerOptions):
+        return repr(options)
+    return f"CompilerOptions({', '.join(f'{name}={getattr(options, name)!r}' for name in changed(options))})"
+
+
+_COMPILER = Rule("CompilerOptions with the values that its fields allow", _read, _shown)
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class Emulation:
         return html_table(caption, ("layer", "cycles", "multiply-adds", "bound by"), rows)
 
 
-@checked(compiler=Rule("CompilerOptions with the values that its fields allow", _compiler))
+@checked(compiler=_COMPILER)
 def emulate(
     model: Model,
     *,

@@ -14,7 +14,16 @@ from harness.text import printable
 if TYPE_CHECKING:
     from device_agents.emulated_npu.machine import Machine
 
-__all__ = ["DEFAULT", "MachineChoice", "Options", "PipelineOptions", "RunOptions", "SplitOptions", "preset_names"]
+__all__ = [
+    "DEFAULT",
+    "MachineChoice",
+    "Options",
+    "PipelineOptions",
+    "RunOptions",
+    "SplitOptions",
+    "changed",
+    "preset_names",
+]
 
 DEFAULT_PRESET = "edge"
 

@@ -47,8 +47,10 @@ class StoredTrees:
     def correct(self, operators: Ints, columns: FeatureMatrix) -> Corrections:
         """Return what the trees correct of layers, whose operators are given by their indices, (layers,).
 
-        Raises ValueError for trees that use another feature than the columns.
+        Raises ValueError for an index that is no operator's, and trees that use another feature than the columns.
         """
+        if operators.min(initial=0) < 0 or operators.max(initial=-1) >= len(self.roots):
+            raise ValueError("a layer is of an operator that has no trees")
         if self.feature.max(initial=0) >= columns.shape[1]:
             raise ValueError("its trees use a feature that layers do not have")
         parts = [slice(start, start + _BLOCK) for start in range(0, len(columns), _BLOCK)]

@@ -278,6 +278,15 @@ def test_bytes_that_are_no_frame_are_refused(meet: Meet, data: bytes) -> None:
         _run(meet, _raw(data))
 
 
+@pytest.mark.parametrize("text", ["Welcome to the lab", "Über 3 Updates", "┌──────┐\n│ news │"])
+def test_a_text_of_the_shell_is_shown(meet: Meet, text: str) -> None:
+    """A greeting before the agent answers is named as what it is, whatever letter it begins with."""
+    session, _ = meet(hello=_raw(text.encode()))
+    with pytest.raises(ProtocolError, match="prints a text before") as caught:
+        session.greet()
+    assert text.partition("\n")[0] in str(caught.value) and "~/.bashrc" in str(caught.value)
+
+
 @pytest.mark.parametrize("data", [b"", b"\0\0", wire.encode(wire.Frame("samples", 3, {}, b"x" * 100, seq=2))[:-1]])
 def test_stream_that_ends_early_is_a_lost_link(meet: Meet, data: bytes) -> None:
     """Without an end record nothing counts as complete, and the reason has no control characters."""

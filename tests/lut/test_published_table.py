@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import onnx.parser
 import pytest
 from command_line import Harness
 
@@ -65,3 +66,16 @@ def test_the_workspace_comes_first(table: Lut, tmp_path: Path) -> None:
 def test_other_devices_and_batches_have_no_table(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The table is used for the device and the batch that it was measured with, and for no other."""
     Harness.in_folder(tmp_path)("estimate", NETWORK, *words).assert_refused(3, mentions=("There is no table",))
+
+
+def test_weights_that_a_caller_may_replace_are_estimated(tmp_path: Path) -> None:
+    """A product whose weights are an input and transposed is estimated about as long as one of constant weights."""
+    graph = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        small (float[1, 16, 512] xINPUT) => (float[1, 16, 256] y) <float[256, 512] w = {VALUES}>
+        { t = Transpose <perm = [1, 0]> (w)  y = MatMul (x, t) }
+    """.replace("VALUES", ", ".join(["1"] * 256 * 512))
+    models = [onnx.parser.parse_model(graph.replace("INPUT", given)) for given in ("", ", float[256, 512] w")]
+    plain, listed = (estimate(model, device="npu01", workspace=tmp_path)[0] for model in models)
+    assert "?" not in plain.layers[0].key and "Transpose" in listed.layers[0].op
+    assert listed.latency_s == pytest.approx(plain.latency_s, rel=0.01)

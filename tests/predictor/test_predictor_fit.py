@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from dataclasses import replace
 
@@ -123,15 +122,6 @@ def test_a_predictor_of_another_version_is_named_as_such(machine: Predictor) -> 
     """Parameters of another version are those of another version, whatever else is in the file."""
     with pytest.raises(LutCorrupt, match=r"another version of harness\. its schema version is 99"):
         Predictor(b'{"schema_version":99}\n' + machine.content.partition(b"\n")[2])
-
-
-def test_predictors_of_earlier_tables_are_read(machine: Predictor) -> None:
-    """A predictor without a share of products, as earlier ones are, is one of a device that moves whole products."""
-    line, _, nodes = machine.content.partition(b"\n")
-    known = json.loads(line)
-    del known["steps"]["product_share"]
-    earlier = Predictor(json.dumps(known).encode() + b"\n" + nodes)
-    assert earlier.tiling == replace(machine.tiling, product_share=1.0)
 
 
 @pytest.mark.usefixtures("known_tiling")

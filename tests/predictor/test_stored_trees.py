@@ -96,6 +96,14 @@ def test_each_operator_has_trees_of_its_own() -> None:
         assert_equal(trees, index, one, columns)
 
 
+@pytest.mark.parametrize("operator", [-1, 1])
+def test_a_layer_of_another_operator_is_refused(operator: int) -> None:
+    """A layer whose operator has no trees is not corrected by those of another."""
+    trees = stored(grow_voting(*learnt(30, 1), 1))
+    with pytest.raises(ValueError, match="has no trees"):
+        trees.correct(np.array([0, operator]), learnt(2, 2)[0])
+
+
 def test_a_tree_may_be_a_single_leaf() -> None:
     """Equal examples give trees without a branch, which predict the same when stored."""
     trees = stored(grow_voting(np.ones((20, FEATURES), np.float32), np.full(20, 0.25), 0))

@@ -9,14 +9,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fuzz_inputs import is_accepted, read_in_bounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz import devices, frames
+from fuzz import devices, frames, tables
 from fuzz.figures import Figures, read_figures, table
 from fuzz.target import NAMES, target
+from harness.predictor.trees import NODE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
@@ -35,6 +37,13 @@ def test_seeds_are_accepted(name: str) -> None:
     """Inputs that the program wrote are accepted, so that mutations pass the first check."""
     for seed in target(name).seeds():
         assert is_accepted(name, seed)
+
+
+def test_nodes_of_trees_are_changed_by_any_draw() -> None:
+    """Each field of a node takes each value that is drawn, also its own, and nodes stay as many."""
+    nodes = np.arange(30 * NODE.itemsize, dtype=np.uint8).tobytes()
+    changed = {tables.mutated_nodes(nodes, random.Random(draw)) for draw in range(300)}
+    assert len(changed) > 200 and {len(one) for one in changed} == {len(nodes)}
 
 
 @pytest.mark.parametrize("name", NAMES)

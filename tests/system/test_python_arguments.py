@@ -55,7 +55,7 @@ WRONG: list[tuple[str, str, Any]] = [
     ("estimate_space", "space", RELU),
     *(("super_network", "positions", value) for value in (None, {"a": 5}, {"a": {}}, {"a": {"b": "x.onnx"}})),
     ("super_network", "positions", {"a": {"b,c": RELU, "d": RELU}}),
-    *(("ProfileRequest", name, "x") for name in ("seed", "policy", "dims", "batch")),
+    *(("ProfileRequest", name, "x") for name in ("seed", "policy", "dims", "batch", "space")),
 ]
 
 
@@ -117,6 +117,36 @@ def test_numbers_of_numpy_are_numbers() -> None:
         assert found == harness.estimate(RELU, device="null01", **plain)[0]
     (timed,) = harness.benchmark(RELU, device="null01", dims=sizes, runs=np.int64(5), processes=two).networks
     assert [len(samples) for samples in timed.processes] == [5, 5]
+
+
+@pytest.mark.parametrize("given", [{}, {"cached_weights": False}, {"tile": [4, np.int64(8)]}])
+def test_options_of_the_compiler_are_taken(given: dict[str, Any]) -> None:
+    """CompilerOptions with values that their fields allow run, with lists and numbers of numpy as well."""
+    options = harness.CompilerOptions(**given)
+    assert CALLS["emulate"](compiler=options, values=False).cycles > 0
+
+
+def test_numbers_of_numpy_are_options_of_the_compiler() -> None:
+    """A block length of numpy does what the same plain number does, and differs from another length."""
+    graph = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        small (float[1, 8, 32, 32] x) => (float[1, 8, 32, 32] y) <float[8, 8, 5, 5] w = {WEIGHTS}>
+        { y = Conv <pads = [2, 2, 2, 2]> (x, w) }
+    """
+    model = onnx.parser.parse_model(graph.replace("WEIGHTS", ", ".join(["1"] * 1600)))
+    cycles = [
+        harness.emulate(
+            model, values=False, compiler=harness.CompilerOptions(conv_algorithm="odd-dft", dft_block=block)
+        ).cycles
+        for block in (np.int64(9), 9, 11)
+    ]
+    assert cycles[0] == cycles[1] != cycles[2]
+
+
+def test_wrong_options_of_the_compiler_are_shown_by_their_name() -> None:
+    """The error shows the fields that were given, under the name that the caller used."""
+    with pytest.raises(harness.errors.UsageError, match=r"^compiler is CompilerOptions\(chains='x'\)\. It must be "):
+        CALLS["emulate"](compiler=harness.CompilerOptions(chains="x"))  # type: ignore[arg-type]
 
 
 def test_a_refused_seed_leaves_the_journal_whole() -> None:

@@ -18,7 +18,6 @@ from harness.network.operand_shapes.node_operands import (
 )
 from harness.network.operator_kinds import GATES
 
-"""The gates of each recurrent operator."""
 _PEEPHOLES = 3
 
 

@@ -184,9 +184,11 @@ def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | 
 def _result(operator: KeyOperator) -> Tensor:
     """Return an operator's first result, with its shape where it follows from the inputs.
 
-    What a DequantizeLinear returns keeps the type of its integers: devices multiply these.
+    What a DequantizeLinear returns keeps the type of its integers: devices multiply these. A result of constants is a
+    constant too: weights that a caller may replace are transposed at each inference.
     """
-    first = next(iter(operator.activations), Tensor("float32", None))
+    given = [tensor for tensor in operator.tensors if tensor.shape is not None]
+    first = next(iter((*operator.activations, *given)), Tensor("float32", None))
     if operator.op == "DequantizeLinear" and operator.tensors and operator.tensors[0].constant:
         return operator.tensors[0]  # a weight, which the operator that reads it may read as integers
     shape = _result_shape(operator, first.shape)
@@ -195,7 +197,7 @@ def _result(operator: KeyOperator) -> Tensor:
     dtype = first.dtype
     if operator.op in _QUANTISING:
         dtype = next((tensor.dtype for tensor in operator.tensors[2:] if tensor.shape is not None), "uint8")
-    return Tensor(dtype, shape)
+    return Tensor(dtype, shape, constant=first.constant)
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:

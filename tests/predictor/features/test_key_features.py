@@ -402,3 +402,14 @@ def test_classes_from_coarse_to_fine() -> None:
     assert classes_of("mac/conv/dense/Relu") == ("mac", "mac/conv", "mac/conv/dense", "mac/conv/dense/Relu")
     assert code_of("mac/conv/dense/Relu/Concat") == "mac/conv/dense"
     assert code_of("Conv") == "Conv"
+
+
+@pytest.mark.parametrize(
+    "before", ["Transpose(c:float32[10,64]?){perm=1,0}", "Reshape(c:float32[640]?,c:int64[2]=64,10){}"]
+)
+def test_weights_that_each_inference_moves_are_weights(before: str) -> None:
+    """A product whose replaceable weights go through a Transpose or Reshape is that of constant weights of its size."""
+    moved = described(f"k1|x0:float32[3,64]|{before}|MatMul(x0,t0){{}}|->t1:float32[3,10]")
+    plain = described("k1|x0:float32[3,64]|MatMul(x0,c:float32[64,10]){}|->t0:float32[3,10]")
+    assert code_of(moved.operator) == code_of(plain.operator) == "mac/product/weights"
+    assert (moved.macs, moved.weight_elements) == (plain.macs, plain.weight_elements) == (1920, 640)
