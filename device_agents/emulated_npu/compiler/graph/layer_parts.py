@@ -75,7 +75,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
         needed[1] = input_channels(layer, region[1])
     for axis, interval in enumerate(needed):
         size = size_of(interval)
-        if size == 0:  # windows of only leading padding: one index marks its end
+        if size == 0:  # windows lie in the leading padding: one index marks its end
             size = min(1, view.axes[axis].size)
         if (interval[0], size) != (0, view.axes[axis].size):
             view = views.sliced(view, axis, interval[0], size)
