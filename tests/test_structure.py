@@ -21,7 +21,7 @@ def _modules(*folders: str) -> Iterator[Path]:
 
 
 def _has_reason(function: Function, lines: list[str]) -> bool:
-    """Return whether a comment stands right above a function, or first in it, behind the docstring."""
+    """Return whether a comment stands right above a function, or first in it, after the docstring."""
     first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
     body = function.body[ast.get_docstring(function) is not None :]
     return any(lines[at - 2].lstrip().startswith("#") for at in (first, body[0].lineno))

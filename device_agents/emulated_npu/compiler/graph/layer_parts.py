@@ -43,7 +43,7 @@ def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLay
     """Return the layer that computes only the indices [low, high) of the output's `axis`, with unchanged results.
 
     The layer must be able to compute them independently (`can_cut`; a depthwise multiplier by whole input channels, a
-    grouped convolution by whole groups or inside one). Raises ValueError if their windows hold only padding behind the
+    grouped convolution by whole groups or inside one). Raises ValueError if their windows hold only padding after the
     input, which leading padding cannot express.
     """
     region = list(whole(layer.output.shape))
