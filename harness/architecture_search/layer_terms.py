@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.array_types import Floats
-from harness.estimation.layer_estimates import LookedUp
+from harness.estimation.layer_estimates import LookedUp, features_of
 from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.lut.error_correlations import unpack
 from harness.lut.table import Entry, Lut
+from harness.network.keyed_network import KeyedLayer
 from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.roofline.weight_loads import WeightLoads
 from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
 
 _DISPLACED = 0
@@ -31,13 +33,15 @@ class Terms:
 
     `remainder_s` is the sum of the known layers. `spread_s2` is the variance that no other layer shares. `coverage`
     counts layers in the order of `COVERAGE_CLASSES`; `counts` are the numbers of sources of errors, and how often each
-    occurs.
+    occurs. `loads` are the layers in their order, where the device loads weights ahead: the number of each, and its
+    latency if it is predicted, else 0.
     """
 
     remainder_s: float
     spread_s2: float
     coverage: tuple[int, ...]
     counts: tuple[tuple[int, float], ...]
+    loads: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -53,14 +57,16 @@ class ErrorSources:
         self._entries: dict[int, int] = {}
         self._predicted: dict[LayerFeatures, int] = {}
         self._predictions: dict[LayerFeatures, LayerPrediction] = {}
+        self._loading: dict[LayerFeatures, int] = {}
         self._number = _DISPLACED + 1
 
-    def terms(self, layers: Iterable[LookedUp]) -> Terms:
-        """Return the terms of some layers of a network."""
+    def terms(self, layers: Iterable[tuple[KeyedLayer, LookedUp]]) -> Terms:
+        """Return the terms of some layers of a network, in their order."""
         remainder_s = spread_s2 = 0.0
         coverage: Counter[str] = Counter()
         counts: dict[int, float] = defaultdict(float)
-        for layer in layers:
+        loads: list[tuple[int, float]] = []
+        for keyed, layer in layers:
             known = layer.known
             coverage[layer.estimate.source] += 1
             if isinstance(known, Entry):
@@ -78,8 +84,22 @@ class ErrorSources:
                 prediction = self._predictions.setdefault(predicted.layer, predicted.prediction)
                 remainder_s += prediction.latency_s
                 counts[self._of_prediction(predicted.layer)] += 1.0
+            loads += self._loads(keyed, layer)
         held = tuple(coverage[name] for name in COVERAGE_CLASSES)
-        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())))
+        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads))
+
+    def weight_loads(self) -> WeightLoads | None:
+        """Return the loads of the layers by their numbers; None where they change no latency."""
+        if self._table.loaded_predictor is None or not self._loading or not self._predicted:
+            return None
+        return self._table.loaded_predictor.weight_loads([*self._loading])
+
+    def _loads(self, keyed: KeyedLayer, layer: LookedUp) -> Iterator[tuple[int, float]]:
+        """Yield the number of a layer and its latency if it is predicted; nothing if no weights are loaded ahead."""
+        features = features_of(keyed, layer) if self._table.weights_ahead else None
+        if features is not None:
+            latency_s = 0.0 if layer.predicted is None else self._predictions[features].latency_s
+            yield self._loading.setdefault(features, len(self._loading)), latency_s
 
     def covariance(self) -> Floats:
         """Return the matrix of the quadratic form, in s²."""

@@ -145,8 +145,9 @@ def _keys(space: SearchSpace, table: Lut) -> list[set[Keys]]:
     found: list[set[Keys]] = [set() for _ in space.sizes]
     for candidate in drawn:
         held: dict[int, list[str]] = defaultdict(list)
-        for layer in cut(space.network_of(candidate), table.rules):
-            held[space.position_of[layer.name]].append(layer.key.digest)
+        layers = cut(space.network_of(candidate), table.rules)
+        for at, layer in zip(space.positions_of(layers), layers, strict=True):
+            held[at].append(layer.key.digest)
         for at, keys in enumerate(found):
             keys.add(tuple(held[at]))
     return found

@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
 from harness.arguments import checked
 from harness.errors import InvalidNetwork, UsageError
+from harness.network.keyed_network import KeyedLayer
+from harness.network.layers import Layer
 from harness.network.model_references import Model, ModelReference, load_network, model_reference
 from harness.network.network import Network, Node, resolved
 from harness.text import printable
@@ -110,6 +113,10 @@ class SearchSpace:
             readers = [reader.index for name in node.results for reader in self.network.readers(name)]
             found[node.index] = min((order.get(at, found[at]) for at in readers), default=len(order))
         return {node.name: min(found[node.index], len(order) - 1) for node in self.network.nodes}
+
+    def positions_of(self, layers: Iterable[KeyedLayer | Layer]) -> Iterator[int]:
+        """Yield the position of each layer of a network, in its order: a layer's own, or a later one before it."""
+        return itertools.accumulate((self.position_of[layer.name] for layer in layers), max)
 
     @functools.cached_property
     def _choices(self) -> Mapping[int, Node]:

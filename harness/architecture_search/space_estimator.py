@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from harness.architecture_search.block_codes import Choices
 from harness.architecture_search.covering import Candidate
 from harness.architecture_search.layer_terms import ErrorSources, Terms
+from harness.architecture_search.loaded_ahead import LoadedAhead
 from harness.architecture_search.neighbourhood_windows import windows_of_neighbours
 from harness.architecture_search.pair_tables import PairTables
 from harness.architecture_search.position_tables import PositionTable, WindowSearch
@@ -29,7 +30,7 @@ from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
-from harness.network.keyed_network import keyed
+from harness.network.keyed_network import KeyedLayer, keyed
 from harness.probe.overhead_terms import transfers
 from harness.workspace import AnyWorkspace
 
@@ -49,23 +50,38 @@ class CandidateEstimates:
 
 @dataclass(frozen=True)
 class SpaceTables:
-    """The tables for candidates whose weights are all in the caches, or all in memory."""
+    """The tables for candidates whose weights are all in the caches, or all in memory.
+
+    `ahead` is what the device saves by loading weights ahead of predicted layers; None if it does not.
+    """
 
     positions: tuple[PositionTable, ...]
     covariance: Floats
     latencies: SumTables
     coverage: SumTables
+    ahead: LoadedAhead | None = None
 
     @classmethod
-    def of(cls, positions: tuple[PositionTable, ...], sizes: Sequence[int], covariance: Floats) -> SpaceTables:
+    def of(
+        cls,
+        positions: tuple[PositionTable, ...],
+        sizes: Sequence[int],
+        covariance: Floats,
+        ahead: LoadedAhead | None = None,
+    ) -> SpaceTables:
         """Build the tables from the tables of the positions."""
         latencies = SumTables.of(positions, sizes, lambda one: one.remainder_s if one.is_complete else np.nan)
-        return cls(positions, covariance, latencies, SumTables.of(positions, sizes, _packed, np.int64))
+        return cls(positions, covariance, latencies, SumTables.of(positions, sizes, _packed, np.int64), ahead)
 
     @functools.cached_property
     def variances(self) -> PairTables:
         """The tables of variances, which only intervals need."""
         return PairTables.of(self.positions, self.latencies.codes.sizes, self.covariance)
+
+    def layers_s(self, choices: Choices) -> Floats:
+        """Return the sum of the latencies of each candidate's layers."""
+        found = np.asarray(self.latencies.sums(choices), np.float64)
+        return found if self.ahead is None else found - self.ahead.saved_s(choices)
 
 
 @dataclass(frozen=True)
@@ -144,7 +160,7 @@ class SpaceEstimator:
 
     def _sums(self, choices: Choices) -> list[Floats]:
         """Return the sums of the layers' latencies from each table."""
-        return [np.asarray(one.latencies.sums(choices), np.float64) for one in self.tables]
+        return [one.layers_s(choices) for one in self.tables]
 
     def _latency_s(self, choices: Choices) -> Floats:
         layers_s, *cold_s = self._sums(choices)
@@ -186,14 +202,18 @@ def _tables(space: SearchSpace, table: Lut, is_warm: bool) -> SpaceTables:
     sources = ErrorSources(table)
 
     def terms_of(candidate: Candidate) -> tuple[Terms, ...]:
-        layers: dict[int, list[LookedUp]] = defaultdict(list)
-        for layer in look_up(keyed(space.network_of(candidate), table.rules), table, is_warm=is_warm):
-            layers[space.position_of[layer.estimate.name]].append(layer)
+        network = keyed(space.network_of(candidate), table.rules)
+        layers: dict[int, list[tuple[KeyedLayer, LookedUp]]] = defaultdict(list)
+        found = zip(network.layers, look_up(network, table, is_warm=is_warm), strict=True)
+        for at, layer in zip(space.positions_of(network.layers), found, strict=True):
+            layers[at].append(layer)
         return tuple(sources.terms(layers[at]) for at in range(len(space.sizes)))
 
     search = WindowSearch(space.sizes, terms_of, lambda windows: windows_of_neighbours(space, table, windows))
     positions = search.tables()
-    return SpaceTables.of(positions, space.sizes, sources.covariance())
+    loads = sources.weight_loads()
+    ahead = None if loads is None else LoadedAhead.of(positions, space.sizes, loads, table.weights_ahead)
+    return SpaceTables.of(positions, space.sizes, sources.covariance(), ahead)
 
 
 def _packed(terms: Terms) -> int:

@@ -17,6 +17,7 @@ from harness.network.layer_flows import Chained
 
 if TYPE_CHECKING:
     from harness.estimation.predicted_layers import PredictedLayer
+    from harness.predictor.features.layer_features import LayerFeatures
 
 PREDICTED = ("interpolated", "extrapolated")
 MOSTLY = 0.5
@@ -102,10 +103,11 @@ def sum_of_layers(network: KeyedNetwork, table: Lut) -> LayerSum:
     """
     share = table.cold_share(network.weight_bytes)
     layers = look_up(network, table, is_warm=share < 1.0)
-    found = LayerSum.of(layers, table)
+    found = LayerSum.of(_loaded_ahead(network.layers, layers, table), table)
     if not 0.0 < share < 1.0 or all(one.predicted is None for one in layers):
         return found
-    return found.mixed(LayerSum.of(look_up(network, table, is_warm=False), table), share)
+    cold = _loaded_ahead(network.layers, look_up(network, table, is_warm=False), table)
+    return found.mixed(LayerSum.of(cold, table), share)
 
 
 def _mixed(warm: LayerEstimate, cold: LayerEstimate, share: float) -> LayerEstimate:
@@ -118,18 +120,27 @@ def _mixed(warm: LayerEstimate, cold: LayerEstimate, share: float) -> LayerEstim
 
 
 def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[LookedUp, ...]:
-    """Find or predict each layer of a network; `is_warm` is whether layers find their weights in the caches."""
+    """Find or predict each layer of a network; `is_warm` is whether layers find their weights in the caches.
+
+    Predicted layers load their weights in full.
+    """
     layers = network.layers
     found = _find(layers, table)
     missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
     predicted = _predicted(table, missing, is_warm)
-    looked_up = [
+    return tuple(
         _missing(layer, predicted.get((layer.key.digest, layer.context)))
         if known is None
         else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
         for layer, known in zip(layers, found, strict=True)
-    ]
-    return _loaded_ahead(layers, looked_up, table)
+    )
+
+
+def features_of(layer: KeyedLayer, found: LookedUp) -> LayerFeatures | None:
+    """Return the features of a layer that decide about the loads of weights; None if its key cannot be parsed."""
+    from harness.predictor.features.key_features import describe  # not loaded for networks that were measured
+
+    return describe(layer.key.text, layer.context) if found.predicted is None else found.predicted.layer
 
 
 def _loaded_ahead(layers: Sequence[KeyedLayer], found: Sequence[LookedUp], table: Lut) -> tuple[LookedUp, ...]:
@@ -139,12 +150,7 @@ def _loaded_ahead(layers: Sequence[KeyedLayer], found: Sequence[LookedUp], table
     """
     if all(one.predicted is None for one in found) or table.loaded_predictor is None or not table.weights_ahead:
         return tuple(found)
-    from harness.predictor.features.key_features import describe  # not loaded for networks that were measured
-
-    features = [
-        describe(layer.key.text, layer.context) if one.predicted is None else one.predicted.layer
-        for layer, one in zip(layers, found, strict=True)
-    ]
+    features = [features_of(layer, one) for layer, one in zip(layers, found, strict=True)]
     loads = table.loaded_predictor.weight_loads([one for one in features if one is not None])
     shares = iter(loads.left(table.weights_ahead).tolist())
     left = [1.0 if one is None else next(shares) for one in features]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from onnx import checker, helper
+from onnx import checker, helper, parser
 from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space
@@ -15,17 +18,35 @@ from harness.architecture_search.search_space import SearchSpace
 from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.errors import InvalidNetwork, UnsupportedNetwork, UsageError
 from harness.estimation.network_estimate import estimate_network
+from harness.lut.table import Lut
 from harness.network.model_references import load_network
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.predictor import Predictor
+from harness.predictor.roofline.weight_loads import WeightLoads
 
 CANDIDATES = 6
-KINDS = ("plain", "neighbourhoods", "chained", "missing", "predicted", "few warm")
-PREDICTED = ("predicted", "few warm")
+KINDS = ("plain", "neighbourhoods", "chained", "missing", "predicted", "few warm", "loads ahead")
+PREDICTED = ("predicted", "few warm", "loads ahead")
 
 
 @pytest.fixture(scope="module")
 def space() -> SearchSpace:
     """Return a space of 80 networks."""
     return SearchSpace.read(mobile_space((8, 16, 24), edge=16, blocks=1))
+
+
+def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
+    """Return the loads of a device that loads the weights of each layer at a rate of its own, beside other work."""
+    weight_bytes = np.array([one.weight_bytes for one in layers], dtype=np.float64)
+    others_s = np.array([one.macs for one in layers]) / 1e11
+    loads_s = weight_bytes / 2e10 * (1.0 + others_s % 1e-8 * 1e8)
+    return WeightLoads(weight_bytes, loads_s, others_s, others_s / 4, np.full(len(layers), 1e-7), 2.0)
+
+
+def load_ahead(monkeypatch: pytest.MonkeyPatch, ahead_bytes: int) -> None:
+    """Let all tables be of a device with slow loads and a buffer of this size."""
+    monkeypatch.setattr(Lut, "weights_ahead", ahead_bytes)
+    monkeypatch.setattr(Predictor, "weight_loads", slow_loads)
 
 
 def drawn(space: SearchSpace, count: int, seed: int = 1) -> np.ndarray:
@@ -40,9 +61,11 @@ def test_estimates_are_those_of_the_assembled_networks(
 ) -> None:
     """Latency, interval and coverage equal those of `estimate` for the candidate's own ONNX file, to 1e-9.
 
-    So do they where the table has too few warm layers for networks between warm and cold, and in the copy that other
-    processes get.
+    So do they where the table has too few warm layers for networks between warm and cold, where the device loads
+    weights ahead of their layers, and in the copy that other processes get.
     """
+    if kind == "loads ahead":
+        load_ahead(monkeypatch, 1 << 10)
     if kind == "few warm":
         monkeypatch.setattr("harness.lut.table.FEWEST_WARM", 1 << 20)
     table = table_of(space, "predicted" if kind in PREDICTED else kind)
@@ -62,6 +85,45 @@ def test_estimates_are_those_of_the_assembled_networks(
     assert ("unknown" in sources) == (kind == "missing")
     assert bool(sources & {"interpolated", "extrapolated"}) == (kind in PREDICTED)
     assert (len(estimator.tables) == 2) == (kind in PREDICTED)
+    saved = [one.ahead.saved_s(rows.T.astype(np.uint8)) for one in estimator.tables if one.ahead is not None]
+    assert any(one.any() for one in saved) == (kind == "loads ahead")
+
+
+PARALLEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    parallel (float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y)
+    {
+        small = Constant <value = int64[4] {16, 16, 1, 1}> ()
+        large = Constant <value = int64[4] {16, 16, 3, 3}> ()
+        wa1 = ConstantOfShape <value = float[1] {0.1}> (small)
+        wa3 = ConstantOfShape <value = float[1] {0.2}> (large)
+        wb1 = ConstantOfShape <value = float[1] {0.3}> (small)
+        wb3 = ConstantOfShape <value = float[1] {0.4}> (large)
+        a1 = Conv (x, wa1)
+        a3 = Conv <pads = [1, 1, 1, 1]> (x, wa3)
+        b1 = Conv (x, wb1)
+        b3 = Conv <pads = [1, 1, 1, 1]> (x, wb3)
+        a = Sum (a1, a3)
+        b = Sum (b1, b3)
+        y = Add (a, b)
+    }
+"""
+
+
+def test_loads_follow_the_order_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that joins the result of a later position runs after the layers of that position, as in the network."""
+    model = parser.parse_model(PARALLEL)
+    for number, node in enumerate(model.graph.node):
+        node.name = f"choice:{node.output[0]}" if node.op_type == "Sum" else f"{node.op_type}_{number}"
+    space = SearchSpace.read(model)
+    table = dataclasses.replace(table_of(space, "predicted"), entries=(), correlations=b"")
+    rows = list(itertools.product(range(2), repeat=2))
+    plain_s = SpaceEstimator.of(space, dataclasses.replace(table)).latency_s(rows)
+    load_ahead(monkeypatch, 1 << 12)
+    found_s = SpaceEstimator.of(space, table).latency_s(rows)
+    expected = [estimate_network(space.network_of(row), table).latency_s for row in rows]
+    assert found_s == pytest.approx(expected, rel=1e-9)
+    assert (found_s < plain_s).any()
 
 
 def test_weights_among_the_inputs_are_no_inputs_of_a_candidate() -> None:

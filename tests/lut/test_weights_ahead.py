@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_table_learning import entries
 
-from harness.estimation.layer_estimates import look_up
+from harness.estimation.layer_estimates import sum_of_layers
 from harness.latency.overhead import Overhead
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.lut.learning import learn_predictor
@@ -86,8 +86,7 @@ def test_measured_layers_hide_and_use_loads_like_others(predictor: Predictor, mo
     def latencies_s(ahead_bytes: int, known: Sequence[Entry]) -> list[tuple[float | None, str]]:
         monkeypatch.setattr(Lut, "weights_ahead", ahead_bytes)
         own = Lut(Path(), "d", "", "device", "joint", {}, overhead, DEFAULT_RULES, known)
-        found = [one.estimate for one in look_up(network, own, is_warm=False)]
-        return [(one.latency_s, one.source) for one in found]
+        return [(one.latency_s, one.source) for one in sum_of_layers(network, own).estimates]
 
     plain, shorter = latencies_s(0, ()), latencies_s(1 << 17, ())
     mixed = latencies_s(1 << 17, entries()[::2])

@@ -14,7 +14,7 @@ from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
+from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
 from harness.predictor.roofline.tiling_search import with_moved_bytes
 
@@ -106,7 +106,7 @@ def test_gradients_are_those_of_finite_differences(seed: int) -> None:
     """The derivatives by constants of tiles, by sides and by overlap equal small differences of the latency."""
     draw = np.random.default_rng(seed)
     tiling = DeviceTiling(12, 16, 4, ((32, 32, 1), (64, 128, 2)))
-    inputs = Inputs.of(tiling, layer_arrays(tiled_machine.random_layers(6, seed=seed % 1000)))
+    inputs = LayerQuantities.of(tiling, layer_arrays(tiled_machine.random_layers(6, seed=seed % 1000)))
     constants, sides = draw.uniform(-20, -15, 4), draw.uniform([-1, -25, -25, -14], [1, -20, -20, -9], (6, SIDES))
     slope = draw.uniform(-1, 1, 6)
 

@@ -50,6 +50,27 @@ def test_the_way_to_the_memory_carries_all_weights(
     assert seconds(loads, size).sum() >= loads.loads_s.sum() * (1 - 1e-9)
 
 
+@given(layers=LAYERS, seed=st.integers(0, 1 << 30), size=st.integers(1, 1 << 24))
+def test_many_networks_together_are_as_each_alone(
+    layers: list[tuple[int, float, float, float]], seed: int, size: int
+) -> None:
+    """What is left of the layers of a network depends on neither other networks nor idle layers among its own."""
+    loads, random = loads_of(layers, 2.0).with_idle_layer(), np.random.default_rng(seed)
+    idle = len(layers)
+    order = random.integers(0, idle + 1, (9, 5))
+    together = loads.left(size, order)
+    for column, own in zip(order.T, together.T, strict=True):
+        assert own[column < idle] == pytest.approx(loads.left(size, column[column < idle]), rel=1e-9)
+
+
+def test_loads_are_as_fast_as_those_of_most_layers_by_hand() -> None:
+    """Of three rates, the middle one counts: 100 µs of work load a quarter of 1,200,000 bytes, 30 of 120 µs."""
+    sizes, loads_s = np.array([0, 1_200_000, 100, 100]), np.array([0, 1.2e-4, 1e-7 / 3, 1e-7])
+    others_s = np.array([1e-4, 1e-6, 1e-6, 1e-6])
+    loads = WeightLoads(sizes.astype(float), loads_s, others_s, np.zeros(4), np.zeros(4), 50.0)
+    assert loads.left(1 << 24)[1] == pytest.approx(0.75, rel=1e-3)
+
+
 def test_two_layers_by_hand() -> None:
     """100 µs of work load 800,000 bytes, 80 of the 120 µs of the next layer's weights, or what the buffer holds."""
     loads = loads_of([(0, 1e-4, 0.0, 0.0), (1_200_000, 1e-6, 0.0, 0.0), (0, 1e-6, 0.0, 0.0)], 50.0)
