@@ -128,7 +128,7 @@ def left_out(known: Lut, network: Network, measured_s: float) -> LeftOut | None:
     kept = tuple(entry for entry in known.entries if entry.key not in own)
     broken = {row.network for row in known.chains if row.key in own}
     chains = tuple(row for row in known.chains if row.network not in broken)
-    reduced = replace(known, entries=kept, correlations=b"", predictor=learn_predictor(kept), chains=chains)
+    reduced = replace(known, entries=kept, correlations=b"", predictor=learn_predictor(kept, chains), chains=chains)
     estimated = estimate_network(network, reduced)
     if estimated.latency_s is None or estimated.interval_s is None:
         say(f"{network.name} cannot be left out: {len(kept)} entries, {len(estimated.unknown)} layers are unknown")

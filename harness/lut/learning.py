@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from harness.lut.chain_rows import ChainRow
 from harness.lut.table import WARM, Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExample
@@ -22,14 +24,21 @@ LEARNING = "learning the predictor"
 """The phase of a build that fits the predictor."""
 
 
-def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
-    """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from."""
+def learn_predictor(
+    entries: Sequence[Entry], chains: Sequence[ChainRow] = (), *, progress: Steps = lambda _done, _count: None
+) -> bytes:
+    """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from.
+
+    `chains` show what networks leave of the latency of their layers, of which estimates subtract the rest.
+    """
     examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
+    from harness.lut.weights_ahead import left_in_networks
     from harness.predictor.fit import fit_predictor  # loads an optimiser
 
-    return fit_predictor(examples, progress=progress).content
+    left = partial(left_in_networks, {entry.place: entry for entry in entries}, chains)
+    return fit_predictor(examples, left_in_networks=left, progress=progress).content
 
 
 def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:

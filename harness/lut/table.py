@@ -215,7 +215,7 @@ class Lut:
             return 0
         from harness.lut.weights_ahead import weights_ahead  # loads the features of a predictor
 
-        return weights_ahead(self.by_place, self.chains, self.loaded_predictor)
+        return weights_ahead(self.by_place, self.chains, self.loaded_predictor.weight_loads)
 
     def cold_share(self, weight_bytes: int) -> float:
         """Return the share of a network's weights that counts as cold; see `cold_shares`."""

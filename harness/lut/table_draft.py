@@ -28,6 +28,7 @@ def draft_table(
     """Return the table of these campaigns, the newest one last, without what is known of their machine."""
     newest = sources[-1]
     entries, covariance = _entries(sources, method)
+    chains = rows_of([source.measured.chains for source in sources], [entry.place for entry in entries])
     effort = effort_of(len({entry.key for entry in entries}))
     return Lut(
         path=Path(),
@@ -43,8 +44,8 @@ def draft_table(
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, LEARNING, effort=effort)),
-        chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
+        predictor=learn_predictor(entries, chains, progress=steps_of(observe, LEARNING, effort=effort)),
+        chains=chains,
         other_overhead=newest.other_overhead,
     )
 

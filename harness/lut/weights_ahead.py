@@ -1,10 +1,13 @@
-"""How many bytes of weights a device loads ahead of their layers, found from the chains of a table's networks."""
+"""The weights that a device loads ahead of their layers, found from the chains of a table's networks."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,8 +15,8 @@ import numpy as np
 from harness.array_types import Floats
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.predictor.features.key_features import describe
-from harness.predictor.predictor import Predictor
-from harness.predictor.roofline.weight_loads import WeightLoads
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.roofline.weight_loads import LoadsOf, WeightLoads
 
 _SIZES = (0, *(1 << power for power in range(14, 27)))
 
@@ -34,35 +37,51 @@ class KnownLayer(Protocol):
 
 Entries = Mapping[tuple[str, str], KnownLayer]
 """Entries by key digest and context."""
-_Network = tuple[WeightLoads, Floats, float]
-"""The loads of a network's layers, their latencies as single layers, and the latency of its chains, in seconds."""
 
 
-def weights_ahead(entries: Entries, rows: Sequence[ChainRow], predictor: Predictor) -> int:
+@dataclass(frozen=True)
+class _Network:
+    """A network's layers, their loads and latencies as single layers, and the latency of its chains, in seconds."""
+
+    layers: Sequence[LayerFeatures]
+    loads: WeightLoads
+    singles_s: Floats
+    chains_s: float
+
+    def error(self, size: int) -> float:
+        """Return how far the single layers are off the chains if the device loads so many bytes ahead."""
+        return abs(math.log(float(self.loads.left(size) @ self.singles_s) / self.chains_s))
+
+
+def weights_ahead(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> int:
     """Return the bytes with which single layers add up to the chains of networks best; 0 without chains.
 
     The smallest of equally good sizes counts. No latency of a whole network is used.
     """
-    networks = [
-        found
-        for _, group in itertools.groupby(rows, key=lambda row: row.network)
-        if (found := _network(entries, [row for row in group if row.chain != VIEW], predictor)) is not None
-    ]
-    if not networks:
-        return 0
-
-    def error(size: int) -> float:
-        return sum(_error(network, size) for network in networks)
-
-    return min(_SIZES, key=error)
+    return _size(_networks(entries, rows, loads_of))
 
 
-def _error(network: _Network, size: int) -> float:
-    loads, singles_s, chains_s = network
-    return abs(math.log(float(loads.left(size) @ singles_s) / chains_s))
+def left_in_networks(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> dict[LayerFeatures, float]:
+    """Return the share of each layer's latency that its networks leave, on average; only for layers of chains."""
+    networks = _networks(entries, rows, loads_of)
+    size, found = _size(networks), defaultdict[LayerFeatures, list[float]](list)
+    for network in networks:
+        for layer, share in zip(network.layers, network.loads.left(size).tolist(), strict=True):
+            found[layer].append(share)
+    return {layer: statistics.fmean(shares) for layer, shares in found.items()}
 
 
-def _network(entries: Entries, rows: Sequence[ChainRow], predictor: Predictor) -> _Network | None:
+def _size(networks: Sequence[_Network]) -> int:
+    return min(_SIZES, key=lambda size: sum(network.error(size) for network in networks))
+
+
+def _networks(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> list[_Network]:
+    groups = itertools.groupby(rows, key=lambda row: row.network)
+    found = [_network(entries, [row for row in group if row.chain != VIEW], loads_of) for _, group in groups]
+    return [one for one in found if one is not None]
+
+
+def _network(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> _Network | None:
     """Return a network of the table; None if one of its layers was not measured by itself or has no features."""
     alone = list(_alone(entries, rows))
     features = [describe(one.signature, context) for one, context in alone]
@@ -71,7 +90,7 @@ def _network(entries: Entries, rows: Sequence[ChainRow], predictor: Predictor) -
     singles_s = np.array([one.remainder_s for one, _ in alone])
     if len(known) != len(rows) or chains_s <= 0.0 or singles_s.sum() <= 0.0:
         return None
-    return predictor.weight_loads(known), np.maximum(singles_s, 0.0), chains_s
+    return _Network(known, loads_of(known), np.maximum(singles_s, 0.0), chains_s)
 
 
 def _alone(entries: Entries, rows: Sequence[ChainRow]) -> Iterator[tuple[KnownLayer, str]]:

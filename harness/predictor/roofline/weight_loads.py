@@ -7,12 +7,14 @@ buffer has room beside the weights in use. So the sum of single layers is too lo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harness.array_types import Floats, Ints
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.roofline import Roofline
 
 
@@ -98,3 +100,7 @@ class WeightLoads:
 def _ratio(values: Floats, divisors: Floats) -> Floats:
     """Return quotients, 0 where a divisor is 0."""
     return np.divide(values, divisors, out=np.zeros_like(values), where=divisors > 0.0)
+
+
+LoadsOf = Callable[[Sequence[LayerFeatures]], WeightLoads]
+"""Returns the loads of weights of a network's layers, in their order."""
