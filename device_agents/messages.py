@@ -71,7 +71,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class TrueOverhead:
-    """Latency of only host preprocessing, driver and transfers: a, b and c without noise."""
+    """Overhead without layers: a, b and c of host preprocessing, driver and transfers, without noise."""
 
     a_s_per_byte: float
     b_s_per_byte: float

@@ -14,7 +14,7 @@ HOST_ONLY = tuple(
     f"{EMULATOR}/{part}"
     for part in ("execution", "inference.py", "many_cores", "partition", "reports", "timing/many_cores")
 )
-"""Parts of the emulator that `harness.npu` uses alone: a device times models on one core, and computes no values."""
+"""Parts of the emulator that only `harness.npu` uses: a device times models on one core, and computes no values."""
 
 
 def read_sources(folder: str = "", without: Collection[str] = ()) -> Iterator[Tuple[str, bytes]]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
@@ -13,6 +14,7 @@ _NAMED = re.compile(r"`([a-z_/]*test_\w+\.py)?::(test_\w+)`")
 _TEST_FILE = re.compile(r"`((?:tests/)?[a-z_/]*test_\w+\.py)`")
 _TEST_NAME = re.compile(r"`(test_\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
+_LISTS = ("bullet_list_open", "ordered_list_open")
 _MODULE = re.compile(r"`((?:harness|device_agents|benchmarks|tests|fuzz)/[\w/]*(?:\.\w+)?)`")
 
 
@@ -75,3 +77,16 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     missing = [link for link, _ in _LINK.findall(text) if link and not (page.parent / link).exists()]
     missing += [path for path in _MODULE.findall(text) if "*" not in path and not (ROOT / path).exists()]
     assert not missing, missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_list_or_quote_begins_inside_a_paragraph(page: Path) -> None:
+    """Lists follow an empty line, code spans are closed, and no line is a quote, which pages do not have."""
+    text = page.read_text(encoding="utf-8")
+    before, tokens = ["", *text.splitlines()], MarkdownIt("commonmark").enable("table").parse(text)
+    begins = [before[token.map[0]] for token in tokens if token.map and token.type in _LISTS]
+    words = [word.content for token in tokens for word in token.children or () if word.type == "text"]
+    assert words
+    assert [line for line in begins if line.strip()] == []
+    assert [word for word in words if "`" in word] == []
+    assert [token.map for token in tokens if token.type == "blockquote_open"] == []

@@ -74,7 +74,7 @@ def time_program(
 
 
 def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[IssuedStep]:
-    """Yield the items of a program; raise BudgetExceeded if only issuing its instructions exceeds the budget."""
+    """Yield the items of a program; raise BudgetExceeded if issuing its instructions takes more than the budget."""
     budget = DEFAULT_BUDGET
     if cycle_budget is not None and machine.issue_cycles:
         budget = min(budget, cycle_budget // machine.issue_cycles + 1)

@@ -95,7 +95,7 @@ class _Neighbourhoods:
         return found
 
     def _matching(self, front: Keys, key: str, near: Sequence[_Around], wanted: set[str]) -> Iterator[Keys]:
-        """Yield what follows a layer behind `front` in one of the wanted neighbourhoods."""
+        """Yield what follows a layer after `front` in one of the wanted neighbourhoods."""
         behinds = set().union(*(place.behinds for place in near))
         self._count(len(behinds))
         for behind in behinds:

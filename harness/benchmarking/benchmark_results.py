@@ -80,7 +80,7 @@ class BenchmarkedNetwork:
     """One network with one batch and number of threads; those are None where the file and the inventory decide.
 
     `latency` is on `clock`: wall time, or the clock of a device that has its own. `throughput_per_s` counts runs one
-    behind the other; `rows_per_s` counts rows of the batch. `compile_s` is the time to open a session, `first_run_s`
+    after the other; `rows_per_s` counts rows of the batch. `compile_s` is the time to open a session, `first_run_s`
     the first run. `before_bytes` is the worker's resident set before it loads the network, `peak_bytes` the largest one
     until its first run ends, and `loaded_bytes` the one after it; all contain the runtime's arena. `power_w` is the
     mean power while it runs and `energy_j` the energy of one run. What the device does not report is None. Load times

@@ -192,7 +192,7 @@ def _measure_all(
 
 
 def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
-    """Return a plan of only the network, and the policy with this number of runs."""
+    """Return a plan whose only probe is the network, and the policy with this number of runs."""
     reference = reference_probe()
     each = min(runs, _RUNS_PER_VISIT)
     plan = ProbePlan(

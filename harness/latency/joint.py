@@ -65,7 +65,7 @@ class JointFit:
 def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     """Solve one campaign, without layers whose probes were refused.
 
-    `overhead` is the fit to only the null probes, whose scatter and columns apply to all. Raises IllConditionedDesign.
+    `overhead` is the fit to the null probes, whose scatter and columns apply to all. Raises IllConditionedDesign.
     """
     chains, measured = data.chains, data.summaries
     layers = [one for one in data.layers if {one.in_context, one.null} <= measured.keys() and not one.is_view]

@@ -4,7 +4,7 @@ These estimators compute `total - baseline - overhead(total's terms - baseline's
 
 - `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead of three coefficients is subtracted. With
   `regression-terms` it is the overhead with all further terms;
-- `difference` (S1.7): layer + auxiliary layer, minus only the auxiliary layer on the layer's output.
+- `difference` (S1.7): layer + auxiliary layer, minus the auxiliary layer by itself on the layer's output.
 
 Another, `chain`, needs no overhead: it stacks copies of the layer, and each copy adds one layer to the total.
 """
@@ -126,7 +126,7 @@ class Combination:
 def misfit_s(layer: LayerProbes, data: CampaignData, overhead: Overhead) -> float:
     """Return how far the overhead model is off for the auxiliary layer after this layer, beyond errors.
 
-    The probe of only the auxiliary layer contains no layer (S1.7): its whole time is overhead. 0 if it was not
+    The probe of the auxiliary layer by itself contains no layer (S1.7): its whole time is overhead. 0 if it was not
     measured.
     """
     if layer.auxiliary not in data.summaries:

@@ -39,7 +39,7 @@ def pace_of(journal: Journal, device: str, purpose: str) -> Pace | None:
     known = journal.campaigns(device)
     complete = [one for one in known if one.complete and one.purpose == purpose][-_NEWEST:]
     found = [(_span_s(journal, one), len(journal.probes(one.id)), _around_s(journal, known, one)) for one in complete]
-    found = [one for one in found if one[0] > 0 and one[1] > 1]  # not those of only the reference probe
+    found = [one for one in found if one[0] > 0 and one[1] > 1]  # not those of the reference probe by itself
     per_probe = [span_s / probes for span_s, probes, _ in found]
     if not per_probe:
         return None

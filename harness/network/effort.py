@@ -32,7 +32,7 @@ def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[Te
 
 
 def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> int | None:
-    """Return the multiply-adds of an operator, only from its inputs; None if it has none, or a size is unknown.
+    """Return the multiply-adds of an operator from the shapes of its inputs; None if it has none, or a size is unknown.
 
     `equation` is that of an Einsum of two operands; attention is counted with all positions.
     """

@@ -25,7 +25,7 @@ LEARNT_SLOTS: Mapping[str, tuple[int, ...]] = {
 }
 """Operators on integers, whose scales and zero points are not weights, and the inputs that are."""
 RESCALING_PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm"})
-"""Products of integers that read a scale and a zero point behind each operand, and return integers."""
+"""Products of integers that read a scale and a zero point after each operand, and return integers."""
 ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu")
 """Activations that devices fuse into the layer before them."""
 SORTED_IN_KEYS = frozenset({"Add", "Mul", "Sum", "Max", "Min"})

@@ -23,10 +23,10 @@ Role = LayerRole | Literal["window", "window-null", "calibration", "pair", "refe
 """The purpose of a probe:
 
 - `layer`: a layer and an auxiliary layer (S1.1);
-- `auxiliary`: only the auxiliary layer, on the layer's output (S1.7);
+- `auxiliary`: the auxiliary layer by itself, on the layer's output (S1.7);
 - `context`: producers, a layer and an auxiliary layer; `null`: the same without the layer;
 - `stack`: a producer, copies of a layer and an auxiliary layer;
-- `single`: only a layer;
+- `single`: a layer by itself;
 - `window`: neighbouring layers and what puts their inputs in place; `window-null`: the same without the layers;
 - `calibration`: a null probe for the overhead regression;
 - `pair`: one of the probes that show whether two neighbours are fused;
@@ -149,7 +149,7 @@ def null_probe(
 
 
 def single_probe(network: Network, layer: Layer) -> Probe:
-    """Return a probe of only a layer, as layers are timed without the method of auxiliary layers."""
+    """Return a probe of a layer by itself, as layers are timed without the method of auxiliary layers."""
     builder = ModelBuilder(network.opset)
     bound = {name: produce_as("outside", builder, network, name) for name in layer.graph.inputs}
     names = builder.subgraph(network, layer.graph.nodes, bound)

@@ -24,7 +24,7 @@ NEAR_NS, FAR_NS = 100_000, 250_000
 
 @dataclass
 class MovedCores(InProcessSession):
-    """A device with so many threads whose cores are far from each other as `are_far` says of the next request."""
+    """A device with this many threads, whose cores are far apart in requests for which `are_far` is true."""
 
     threads: int = 2
     are_far: Callable[[int], bool] = lambda _: False
@@ -82,7 +82,7 @@ def test_nothing_is_measured_while_cores_are_far(tmp_path: Path) -> None:
 
 
 def test_patience_ends(tmp_path: Path) -> None:
-    """Where cores stay far from each other, the campaign ends with what it can measure."""
+    """If cores stay far apart, the campaign ends with what it can measure."""
     journal = tmp_path / "journal.sqlite"
     measured_ns(journal, device())
     assert set(measured_ns(journal, device(are_far=lambda _: True))) == {FAR_NS}

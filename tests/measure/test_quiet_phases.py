@@ -97,7 +97,7 @@ def test_scatter_in_phases_costs_few_runs(scatter: float, bias: float) -> None:
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, st.floats(0.1, 0.2))
 def test_a_batch_may_be_slow_most_of_the_time(seed: int, quiet_share: float) -> None:
-    """If threads were far from each other in all but a few rounds, latencies are those of these rounds."""
+    """If threads were far apart in all but a few rounds, latencies are those of these rounds."""
     random = np.random.default_rng(seed)
     taken, latencies, _ = runs_of(seed, rounds=40, phases=False)
     factors = {probe: float(random.uniform(1.4, 2.2)) for probe in latencies}

@@ -297,7 +297,7 @@ def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footpri
 def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Footprint]:
     """Compile the graph that computes values of a group at load time on its first core, with the bytes that it uses.
 
-    Raises DoesNotFit. Results go to their addresses in the memory of the group. Everything else lies behind what the
+    Raises DoesNotFit. Results go to their addresses in the memory of the group. Everything else lies after what the
     group uses. The halo buffer of the runs stays where it is.
     """
     machine = group.group.machine

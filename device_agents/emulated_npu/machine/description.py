@@ -1,6 +1,7 @@
 """The description of a machine: its parts (parts.py), memories, queues and cores.
 
-The fields are the keys of a machine file. `OPTIONAL_KEYS` may be missing from a file; by default they have no effect.
+The fields are the keys of a machine file. `OPTIONAL_KEYS` may be missing from a file: by default the machine has no
+such feature; areas and energies then have the usual figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The live bytes of an on-chip memory over the time of a run, only from the commands.
+"""The live bytes of an on-chip memory over the time of a run, computed from its commands.
 
 A byte is live from its first write (the start of the writing command) to its last read before the next write (the end
 of the reading command). A write that follows no read extends the life, because tensors are written in parts; so does a

@@ -170,7 +170,7 @@ def demands_of(steps: Sequence[IssuedStep], costs: CostModel) -> list[tuple[Dema
 
 
 def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> list[IssuedStep]:
-    """Return the steps as a list; raise `BudgetExceeded` if only issuing them exceeds the limit."""
+    """Return the steps as a list; raise `BudgetExceeded` if issuing them takes longer than the limit."""
     collected, issuing_ps = [], 0
     for step in steps:
         collected.append(step)

@@ -15,7 +15,7 @@ from harness.measure.summary import undisturbed
 from harness.samples import Sample
 
 GOLDEN, PROCESS = "golden", "process"
-"""The purposes of campaigns of only the reference probe: before and after each campaign, and in further processes."""
+"""The purposes of campaigns with only the reference probe: before and after each campaign, and in further processes."""
 _MOST_PROCESSES = 20
 """Processes of one device that its repeatability is taken from, the newest."""
 
@@ -94,7 +94,7 @@ def judge_processes(
 
 
 def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:
-    """Return the latency of only the reference probe before and after a campaign, None if it was not measured."""
+    """Return the latency of the reference probe by itself before and after a campaign, None if it was not measured."""
     alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
     return statistics.median(found) if (found := _latencies_s(alone, campaign.clock)) else None
 

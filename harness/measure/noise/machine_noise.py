@@ -102,7 +102,7 @@ class Spreads:
         return tuple(found)
 
     def resolution(self, *, of_networks: bool) -> float | None:
-        """Return below which differences cannot be told apart; None if nothing is known of it.
+        """Return the relative difference below which differences are not significant; None if it is unknown.
 
         The scatter does not count: a latency is the median of many runs, and those of slow phases are left out.
         """

@@ -111,7 +111,7 @@ def _region(network: Network, entries: Mapping[str, str], exits: set[int], back:
 
 
 def _reached(network: Network, entries: Mapping[str, str], back: Permutation) -> dict[int, _Rewrite]:
-    """Return the nodes after entries that can compute on permuted tensors, judged only by themselves."""
+    """Return the nodes after entries that can compute on permuted tensors, each judged by itself."""
     found: dict[int, _Rewrite] = {}
     waiting = [reader for name in entries for reader in network.readers(name)]
     while waiting:

@@ -169,7 +169,7 @@ def _compare(
         tolerance = min(_tolerance(found.network), max(spread / 10, _LEAST_TOLERANCE))
         for at, expected, actual in zip(numbers, rows, own, strict=True):
             if not _is_close(expected, actual, tolerance):
-                why = f"Row {at} of output {name[:80]!r} differs from the network's result for only this row"
+                why = f"Row {at} of output {name[:80]!r} differs from the network's result for this row by itself"
                 raise _refusal(found, f"{why}: {_cause(found.network)}")
     return "" if distinct else "with random weights and inputs, all rows have the same result"
 

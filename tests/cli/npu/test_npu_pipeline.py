@@ -98,10 +98,10 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
     assert len(parts("--groups", "6", *only_compute)) > len(free)
 
 
-@pytest.mark.parametrize("words", [("--parts", "4"), ("--max-nodes", "2")], ids=str)
+@pytest.mark.parametrize("words", [("--parts", "4"), (*LAYERS, "--max-nodes", "2")], ids=str)
 def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
     """With more parts than groups, a group runs several, one after the other, and values are those of the network."""
-    found = npu("pipeline", network, *LAYERS, "--groups", "2", *words, "--partition", "score", "--json").data
+    found = npu("pipeline", network, "--groups", "2", *words, "--partition", "score", "--json").data
     (by_score,) = found["partitions"]
     groups = by_score["groups"]
     assert sum(len(group["parts"]) for group in groups) > len(groups) == 2
@@ -114,21 +114,21 @@ def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> 
 def test_a_chip_smaller_than_the_network(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A network that one chip cannot hold runs on several, and the report compares with a core that has room."""
     text = npu_inputs.machine_text(per_chip="1", chips="3")
-    whole = npu("pipeline", network, *LAYERS, "--groups", "1", "--no-values", "--json").data
+    whole = npu("pipeline", network, "--groups", "1", "--no-values", "--json").data
     size = whole["one_core_bytes"] * 2 // 3
     for number, fits in ((size, True), (2_000, False)):
         small = text.replace("bytes = 2_147_483_648", f"bytes = {number}")
         machine = npu_inputs.save(small, tmp_path / f"{number}.toml")
-        words = ("pipeline", network, *LAYERS, "--groups", "3", "--machine", machine)
+        words = ("pipeline", network, "--groups", "3", "--machine", machine)
         if not fits:
-            npu.refuses(3, *words, mentions=("bytes",))
+            npu.refuses(3, *words, *LAYERS, mentions=("bytes",))
             continue
         found = npu(*words, "--json").data
         assert not found["fits_one_chip"] and whole["fits_one_chip"]
         for each in found["partitions"]:
             assert max(group["ddr_bytes"] for group in each["groups"]) <= number
             assert each["max_rel_error"] < 1e-4
-        assert "timed with" in npu(*words, "--no-values").stdout
+        assert "timed with" in npu(*words, *LAYERS, "--no-values").stdout
 
 
 def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Path) -> None:

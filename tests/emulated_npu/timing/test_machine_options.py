@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import model, node
 from timed_programs import compute, convolve, load, machine, mfu, operand, steps_of, store
 
-from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu, load_preset
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 from device_agents.emulated_npu.timing.cost.sram_traffic import SramTraffic, sram_traffic
@@ -209,6 +213,17 @@ def test_a_computed_second_factor_is_not_compressed() -> None:
     """A LOAD of typed elements into SB reads all of them."""
     factor = Command(Function.LOAD, operand(Space.SB, 10, 10), operand(Space.DDR, 10, 10))
     assert _cycles(factor, machine(ddr=Memory(1 << 30, 1e9, 0.0, 1, 4.0))) == 100
+
+
+def test_a_computed_second_factor_of_bytes_is_not_compressed() -> None:
+    """A product of two uint8 tensors takes as long on a machine that holds weights compressed."""
+    shapes = {"a": (2, 64, 300), "b": (2, 300, 64)}
+    inputs = {name: np.zeros(shape, np.uint8) for name, shape in shapes.items()}
+    proto = model([node("MatMulInteger", "a b", "y")], inputs).SerializeToString()
+    plain = load_preset("edge")
+    described = replace(plain, ddr=replace(plain.ddr, weight_compression=4.0))
+    cycles = [time_program(compile_model(proto, one).program, one).cycles for one in (plain, described)]
+    assert cycles[0] == cycles[1]
 
 
 # --- Latency behind transfers ------------------------------------------------------------------------------------

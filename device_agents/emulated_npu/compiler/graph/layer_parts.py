@@ -43,7 +43,7 @@ def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLay
     """Return the layer that computes only the indices [low, high) of the output's `axis`, with unchanged results.
 
     The layer must be able to compute them independently (`can_cut`; a depthwise multiplier by whole input channels, a
-    grouped convolution by whole groups or inside one). Raises ValueError if their windows hold only padding behind the
+    grouped convolution by whole groups or inside one). Raises ValueError if their windows hold only padding after the
     input, which leading padding cannot express.
     """
     region = list(whole(layer.output.shape))
@@ -75,7 +75,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
         needed[1] = input_channels(layer, region[1])
     for axis, interval in enumerate(needed):
         size = size_of(interval)
-        if size == 0:  # windows of only leading padding: one index marks its end
+        if size == 0:  # windows lie in the leading padding: one index marks its end
             size = min(1, view.axes[axis].size)
         if (interval[0], size) != (0, view.axes[axis].size):
             view = views.sliced(view, axis, interval[0], size)

@@ -2,7 +2,7 @@
 
 A dot-product array computes `rows` products for each of `columns` channels of each of its pixels in a cycle. The
 stationary dataflows follow SCALE-Sim's closed forms (Samajdar et al., arXiv:1811.02883). A depthwise convolution that
-the array computes (`Mfu.depthwise`) has its channels on the columns, and a sum only over the window.
+the array computes (`Mfu.depthwise`) has its channels on the columns, and sums over the window only.
 """
 
 from __future__ import annotations

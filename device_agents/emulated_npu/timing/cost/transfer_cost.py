@@ -14,7 +14,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_NS, PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, Descriptor, Function, Operand, Space
 
 
 class Demand(NamedTuple):
@@ -92,10 +92,10 @@ def _transfers(command: Command, machine: Machine | None) -> _Transfers:
 
 
 def _compression(machine: Machine, command: Command) -> float:
-    """Return bytes per byte that is read: packed weights go to SB as one run of plain bytes, other data have a type."""
-    target, source = command.target.descriptor, present(command, command.first).descriptor
-    if command.function is not Function.LOAD or target.space is not Space.SB or target.dtype is not DataType.UINT8:
+    """Return bytes per byte that is read: more than 1 only for packed weights that go to SB."""
+    if not command.loads_packed_weights or command.target.descriptor.space is not Space.SB:
         return 1.0
+    source = present(command, command.first).descriptor
     memory: Memory = machine.llc if source.space is Space.LLC else machine.ddr
     return memory.weight_compression
 

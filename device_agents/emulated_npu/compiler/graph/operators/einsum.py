@@ -84,7 +84,7 @@ def _product(
     sizes: Mapping[str, int],
     result: View,
 ) -> None:
-    """Add a product of matrices: rows are only the last axis of the first operand, all before it repeat the second."""
+    """Add a product of matrices: rows are the last axis that only the first operand has, other axes are a batch."""
     first, second, wanted = terms
     both = [label for label in wanted if label in first and label in second]
     rows = [label for label in wanted if label in first and label not in second]

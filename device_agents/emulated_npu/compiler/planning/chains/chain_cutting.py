@@ -135,7 +135,7 @@ class _Cutter:
                 have[tile] = union(have[tile], needed)
                 # The layer reads between two writers of the value, whose parts are final.
                 if known is not None and union(known.held[tile], needed) != known.held[tile]:
-                    raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
+                    raise NotTileable(f"{layer.name} needs more of {view.value} than the layers after it")
 
 
 def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> AxisTrack:

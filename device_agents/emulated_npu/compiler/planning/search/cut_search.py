@@ -172,7 +172,7 @@ class CutSearch:
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: Effort
     ) -> tuple[int, list[ChainPlan]]:
-        """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
+        """Return the place of the first candidate that fits, and the plans of it and of some after it."""
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
