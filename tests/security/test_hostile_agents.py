@@ -28,7 +28,7 @@ HASTY = Deadlines(lease_ttl_s=2.0, start_s=30.0, reply_s=2.0, load_s=0.5, run_s=
 pytestmark = pytest.mark.timeout(120)
 
 REFUSED: dict[str, tuple[type[HarnessError], str]] = {
-    "text before the greeting": (ProtocolError, "header length 1281454964"),
+    "text before the greeting": (ProtocolError, "prints a text before the agent answers"),
     "zeros before the greeting": (ProtocolError, "header length 0"),
     "a frame before any request": (ProtocolError, "major|malformed|another|frame"),
     "a greeting that drips": (LinkLost, "no hello within"),

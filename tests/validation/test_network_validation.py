@@ -199,7 +199,7 @@ def test_one_process_has_no_floor(bench: Bench) -> None:
     result = checked(bench, bench.model, processes=1)
     assert (result.floor, result.networks[0].repeatability) == (None, None)
     assert result.networks[0].error_beyond_floor == abs(result.networks[0].error)
-    with pytest.raises(UsageError, match="0 processes"):
+    with pytest.raises(UsageError, match="processes is 0"):
         checked(bench, bench.model, processes=0)
 
 
