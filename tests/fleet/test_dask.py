@@ -41,7 +41,7 @@ from harness.measure.request import ProfileRequest
 from harness.version import VERSION
 from harness.workspace import Workspace
 
-LONG_RUNS = 60
+LONG_RUNS = 240
 SHORT, LONG = RepeatPolicy(runs=4), RepeatPolicy(runs=LONG_RUNS)
 MAIN = "main"
 SOME = 150
