@@ -198,7 +198,7 @@ def _check(design: csc_array, names: Sequence[str]) -> float:
         shown = " and ".join(together[:3]) + (f" and {len(together) - 3} more" if len(together) > 3 else "")
         raise IllConditionedDesign(
             "The probes do not separate all layers",
-            why=f"{shown} cannot be told from each other: every probe contains all or none of them"
+            why=f"{shown} cannot be separated: every probe contains all or none of them"
             f" (condition number {min(condition, 1e10):.3g})",
             next_step=f"Measure a probe that contains {together[0]} without {together[-1]}",
         )

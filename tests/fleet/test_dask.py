@@ -45,7 +45,7 @@ LONG_RUNS = 240
 SHORT, LONG = RepeatPolicy(runs=4), RepeatPolicy(runs=LONG_RUNS)
 MAIN = "main"
 SOME = 150
-"""The number of series after which a long job counts as half done."""
+"""The number of series after which a long job is in its middle."""
 
 
 @pytest.fixture(scope="module")
