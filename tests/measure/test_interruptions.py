@@ -1,4 +1,4 @@
-"""Interruptions that most short runs do not meet lengthen long networks by the share that was measured."""
+"""Networks are lengthened by interruptions that most short runs do not meet, within the error that is stated."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def runs_s(seed: int, *, interrupted: bool) -> Floats:
     return quiet_s + interrupted * ADDED * PART_S * 20 * (random.random(len(quiet_s)) < 0.05)
 
 
-@pytest.mark.parametrize(("length", "within"), [(1, 0.001), (4, 0.003), (20, 0.02), (80, 0.01), (400, 0.005)])
-def test_a_network_takes_as_long_as_its_median_run(length: int, within: float) -> None:
-    """Networks of 50 µs to 20 ms are lengthened as the medians of so many successive runs are."""
+@pytest.mark.parametrize("length", [1, 4, 20, 80, 400])
+def test_a_network_takes_as_long_as_its_median_run(length: int) -> None:
+    """Networks of 50 µs to 20 ms are lengthened as the medians of so many runs are, within a 95 % interval."""
     runs = runs_s(length, interrupted=True)
     usual_s = float(np.median(runs))
     whole_s = float(np.median(runs.reshape(-1, length).sum(axis=1)))
     factor, error = lengthening(usual_s * length, interruptions_of(runs, np.full(len(runs), usual_s)))
-    assert factor == pytest.approx(whole_s / (usual_s * length), abs=within)
-    assert 0 < error < factor - 1
+    assert factor == pytest.approx(whole_s / (usual_s * length), abs=2 * error + 1e-3)
+    assert 0 < error < factor - 1 < ADDED
 
 
 def test_a_machine_without_interruptions_has_none() -> None:
