@@ -8,6 +8,7 @@ that is stopped delays all.
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -18,11 +19,11 @@ LONG_S = 5e-3
 """Length of successive runs that together meet as many interruptions as usual."""
 _HALF_S = 1e-3
 """Length of runs of which half meet one; that of successive runs of four campaigns, see docs/method_measurement.md."""
-_SHARE, _DOUBT = 0.5, 0.25
-"""The share of what series of runs show that networks have, and its standard deviation.
+_SHARE, _DOUBT = 0.5, 1 / math.sqrt(12)
+"""Mean and standard deviation of the share of what series show that networks have: anything between nothing and all.
 
-The runs of a series are of many probes, and each finds the caches as the probe before it left them, which adds to what
-interruptions add. Chosen on 35 networks of more than 0.5 ms in three campaigns, see docs/method_measurement.md."""
+The runs of a series are of many probes. Each finds the caches as the one before it left them, which also adds to some
+runs and not to others."""
 _Seconds = TypeVar("_Seconds", float, Floats)
 
 
