@@ -1,4 +1,4 @@
-"""Interruptions: what long runs take beyond short ones because something ends or delays them for microseconds.
+"""Interruptions: what long runs take beyond short ones because something stops a core for microseconds.
 
 Timers, interrupts and the host stop a core a few hundred times a second, each time for 10 to 100 µs. Most runs of a
 probe of 100 µs meet none, so its median has none. A network of several milliseconds meets some in each run: it takes
@@ -18,7 +18,7 @@ from harness.array_types import Floats, Ints
 LONG_S = 5e-3
 """Length of successive runs that together meet as many interruptions as usual."""
 _HALF_S = 1e-3
-"""Length of runs of which half meet one; that of successive runs of four campaigns, see docs/method_measurement.md."""
+"""Length of runs of which half meet one; that of successive runs of three campaigns, see docs/method_measurement.md."""
 _SHARE, _DOUBT = 0.5, 1 / math.sqrt(12)
 """Mean and standard deviation of the share of what series show that networks have: anything between nothing and all.
 
