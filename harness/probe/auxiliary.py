@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.network.assemble import ModelBuilder
 
 OUTPUT_CHANNELS = 8
+MOST_VALUES = 256
+"""The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
 _MAX_RANK = 5
 _INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
@@ -71,16 +73,20 @@ def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tu
 
 
 def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
-    """Append pooling to one value per channel.
+    """Append pooling to one value per channel, or to MOST_VALUES of a plain tensor with more channels.
 
     A picture in the plain layout is pooled in three dimensions, one of them of size one. Otherwise pooling might
     reorder the picture, and the layer would be charged for that. Half precision is pooled by LpPool, which reorders
     nothing: a runtime that computes in float32 would round the whole picture to insert the dimension.
     """
-    terms = OverheadTerms()
-    if layout == "plain" and builder.type_of(tensor).dtype == "float16" and len(builder.type_of(tensor).shape) == 4:
+    terms, read = OverheadTerms(), builder.type_of(tensor)
+    if layout == "plain" and read.dtype == "float32" and math.prod(read.shape[:2]) > MOST_VALUES:
+        folded = _reshaped(builder, tensor, (1, 1, read.elements))
+        result, own = pool(builder, folded, (-(-read.elements // MOST_VALUES),))
+        return result, OverheadTerms(views=1) + own
+    if layout == "plain" and read.dtype == "float16" and len(read.shape) == 4:
         return _pool_half(builder, tensor)
-    if layout == "plain" and len(builder.type_of(tensor).shape) == 4:
+    if layout == "plain" and len(read.shape) == 4:
         tensor, terms = unsqueezed(builder, tensor, (2,)), OverheadTerms(views=1)
     result, own = pool(builder, tensor, builder.type_of(tensor).shape[2:])
     if layout == "private":  # all channels of the one pixel that is read lie together
@@ -216,8 +222,12 @@ def _shaped(builder: ModelBuilder, tensor: str, least_rank: int) -> str:
         return unsqueezed(builder, tensor, tuple(range(3 - len(read.shape))))
     if len(read.shape) <= _MAX_RANK:
         return tensor
-    shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
-    return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))
+    return _reshaped(builder, tensor, (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :])))
+
+
+def _reshaped(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
+    written = TensorType(builder.type_of(tensor).dtype, shape)
+    return builder.operator("Reshape", [tensor, builder.constant(shape)], written)
 
 
 def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
