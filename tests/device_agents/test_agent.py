@@ -197,17 +197,6 @@ def test_worker_that_dies_idle_is_reported_at_the_next_request(start_agent: Star
     assert (frame.fields["code"], frame.fields["ending"]) == ("worker-died", "signal SIGTERM")
 
 
-def test_stopped_worker_is_silent_and_gets_killed(start_agent: Start) -> None:
-    """A worker that sends nothing for silence_s is killed, even if it is stopped."""
-    agent = start_agent().ready()
-    worker = agent.worker
-    os.kill(worker, signal.SIGSTOP)
-    request = agent.start_long_run(silence_s=0.3)
-    frame = agent.receive()
-    assert (frame.id, frame.fields["code"]) == (request, "worker-silent")
-    assert _gone(worker)
-
-
 def test_end_of_input_frees_the_lock_and_leaves_no_process(start_agent: Start) -> None:
     """A host that disconnects during a run leaves the device free and no process or file."""
     agent = start_agent().ready()

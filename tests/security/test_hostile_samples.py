@@ -31,12 +31,6 @@ FALSE_NS = 77_777_777
 
 
 @pytest.fixture
-def bench(tmp_path: Path, runtime_folder: Path) -> Bench:  # noqa: ARG001 - leases go there
-    """Return a workspace with a null device."""
-    return Bench(tmp_path / "bench")
-
-
-@pytest.fixture
 def whole(tmp_path: Path, bench: Bench) -> list[Any]:  # noqa: ARG001 - first the folder of leases
     """Return the visits of an undisturbed campaign."""
     undisturbed = Bench(tmp_path / "whole")

@@ -10,12 +10,12 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from nullbench import build_network
-from sshd_server import REPOSITORY, Sshd, running_sshd
+from sshd_server import REPOSITORY, Sshd
 
 from device_agents import wire
 from harness import build_lut, estimate, profile
@@ -40,13 +40,6 @@ if sys.argv[1:2] != ["worker"]:
     child.sys.executable = {PROGRAM!r}
 sys.exit(main())
 """
-
-
-@pytest.fixture
-def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """Return an sshd whose key may start the agent and nothing else."""
-    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
-        yield server
 
 
 @pytest.fixture
