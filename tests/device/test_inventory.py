@@ -71,12 +71,6 @@ def test_real_devices_are_exclusive_and_emulated_ones_on_request(tmp_path: Path)
         assert load_inventory(path)["x"].exclusive is exclusive
 
 
-def test_inventory_cannot_be_changed() -> None:
-    """A device and its options cannot be changed."""
-    with pytest.raises(TypeError):
-        load_inventory(None)["x"] = BUILT_IN["cpu01"]  # type: ignore[index]
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
