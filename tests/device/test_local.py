@@ -80,10 +80,10 @@ def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> Non
 
 def test_heartbeats_keep_the_lease_while_the_controller_is_busy_elsewhere() -> None:
     """Between requests the session renews by itself."""
-    with AgentSession(start_here(), NULL, Deadlines(lease_ttl_s=1.5)) as session:
+    with AgentSession(start_here(), NULL, Deadlines(lease_ttl_s=2.5)) as session:
         session.greet()
         session.acquire("me")
-        time.sleep(2.0)
+        time.sleep(3.0)
         session.put(PROBE)
 
 

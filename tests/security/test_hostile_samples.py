@@ -153,12 +153,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return replace_agent
 
 
-def test_the_scripted_agent_measures(bench: Bench, scripted: Callable[[str], None]) -> None:
-    """What the cases of the scripted agent replace is the behaviour of a device that works."""
-    scripted("polite")
-    assert bench.profile(policy=FOUR).samples == 4 * len(bench.visits(1)) // 4 > 0
-
-
 def test_a_run_that_is_cancelled_in_vain_is_ended(bench: Bench, scripted: Callable[[str], None]) -> None:
     """A device that goes on with a run after its time was up and the run cancelled is given up in its middle."""
     scripted("slow_visits")
