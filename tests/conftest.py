@@ -20,7 +20,16 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
-FIRST = ("system", "cli", "fleet", "nightly", "npu")
+FIRST = (
+    "system/",
+    "cli/",
+    "fleet/",
+    "nightly/",
+    "npu/",
+    "device/",
+    "emulated_npu/compiler/",
+    "emulated_npu/execution/",
+)
 """Folders of long files, which must not be the last ones to begin."""
 
 
@@ -33,7 +42,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put folders of long files first; other files keep the order that they were shuffled into."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in FIRST)
+    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(FIRST))
 
 
 @pytest.fixture(scope="session")
