@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from device_agents.emulated_npu.compiler.graph.constants import number_of
 from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
-from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MOST_PAIRS = 1 << 24
@@ -68,18 +69,6 @@ def _check_updates(found: Body, wanted: Sequence[int]) -> None:
         raise found.invalid(f"Its updates have shape {list(found.shape(2))}, and its indices need {list(wanted)}")
 
 
-def _neutral(found: Body, number: float) -> Array:
-    """Return a number in the type of the tensor; infinite ones are the ends of integers."""
-    kind = found.types[found.required(0)].dtype
-    dtype = NUMPY_TYPES[kind]
-    if kind is DataType.BOOL:
-        raise found.unsupported("It reduces elements of type bool")
-    if dtype.kind == "f":
-        return np.array(number, dtype)
-    ends = np.iinfo(dtype)
-    return np.array(int(min(max(number, ends.min), ends.max)), dtype)
-
-
 def _scattered(
     found: Body, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
 ) -> str:
@@ -103,8 +92,12 @@ def _scattered(
     if reduction not in _COMBINED:
         raise found.unsupported(f"Its reduction is {reduction[:40]!r}")
     reduce, combine, neutral = _COMBINED[reduction]
+    kind = found.types[found.required(0)].dtype
+    if kind is DataType.BOOL:
+        raise found.unsupported("It reduces elements of type bool")
     around = (*shape[:axis], 1, count, *shape[axis + 1 :])
-    spread = found.compute("Where", [hit, found.reshaped(updates, around), found.constant(_neutral(found, neutral))])
+    unchanged = found.constant(number_of(neutral, NUMPY_TYPES[kind]))
+    spread = found.compute("Where", [hit, found.reshaped(updates, around), unchanged])
     total = found.reshaped(found.reduced(reduce, spread, axis + 1), shape)
     return found.compute(combine, [tensor, total])
 
