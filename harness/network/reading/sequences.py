@@ -71,12 +71,6 @@ class Sequences:
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 
-    def _empty(self, node: Node) -> Resolved | None:
-        return self._made(node, ())
-
-    def _constructed(self, node: Node) -> Resolved | None:
-        return self._made(node, node.inputs)
-
     def _changed(self, node: Node) -> Resolved | None:
         """Replace SequenceInsert, SequenceErase and SequenceAt."""
         parts, place = self._parts.get(node.inputs[0]), _POSITIONS[node.op]
@@ -188,8 +182,8 @@ def _integers(node: Node, **defaults: int) -> list[int]:
 
 
 _HANDLERS: Mapping[str, Callable[[Sequences, Node], Resolved | None]] = {
-    "SequenceEmpty": Sequences._empty,
-    "SequenceConstruct": Sequences._constructed,
+    "SequenceEmpty": lambda self, node: self._made(node, ()),
+    "SequenceConstruct": lambda self, node: self._made(node, node.inputs),
     "SequenceInsert": Sequences._changed,
     "SequenceErase": Sequences._changed,
     "SequenceAt": Sequences._changed,
