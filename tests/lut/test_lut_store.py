@@ -32,6 +32,7 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import latest_lut, open_table
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
+from harness.probe.overhead_terms import LATER_TERMS
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "map", "chip"]), min_size=1, max_size=3).map(",".join)
@@ -438,3 +439,17 @@ def test_the_interval_of_an_entry_is_never_negative() -> None:
     assert entry("a", latency_s=1e-6, stderr_s=1e-5).interval_s[0] == 0.0
     low, high = entry("a", latency_s=1e-3, stderr_s=1e-5).interval_s
     assert (low, high) == pytest.approx((1e-3 - 1.96e-5, 1e-3 + 1.96e-5), rel=1e-4)
+
+
+def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path) -> None:
+    """A table without the later terms of the overhead is read, and they cost nothing."""
+    folder = publish(table([entry("a")]), tmp_path).path
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    kept = len(COLUMNS) - len(LATER_TERMS)
+    overhead = manifest["overhead"]
+    overhead["covariance"] = [row[:kept] for row in overhead["covariance"][:kept]]
+    for name in LATER_TERMS:
+        del overhead["coefficients"][name]
+    with (folder / ENTRIES).open(newline="") as text:
+        found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead
+    assert found.of((1.0,) * len(COLUMNS)) == pytest.approx((kept * 1e-9, kept * 1e-22))
