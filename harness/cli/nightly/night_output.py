@@ -95,7 +95,7 @@ def show_status(state: NightStatus) -> None:
         note("No night has been reported yet; run one with `harness nightly run`")
     devices = []
     for device in state.devices:
-        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d"
+        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
         health, deferred = device.health, ", ".join(device.deferred)
         devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
     if devices:

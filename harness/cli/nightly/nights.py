@@ -212,8 +212,7 @@ def install(
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """
-    import getpass
-
+    from harness.device.session import user_name
     from harness.nightly import timers
 
     workspace = find_workspace(directory)
@@ -227,7 +226,7 @@ def install(
         note("Add this line with `crontab -e`")
         return
     output = destination.output
-    system_user = getpass.getuser() if output else None
+    system_user = user_name() if output else None
     if destination.only_print:
         print(f"# {wanted.name}.service\n{timers.service_unit(wanted, system_user)}")
         print(f"# {wanted.name}.timer\n{timers.timer_unit(wanted)}", end="")
