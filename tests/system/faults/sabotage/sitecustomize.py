@@ -75,7 +75,7 @@ def _hang(operator: str) -> None:
         return load(self, request)
 
     NullBackend.load = hanging  # type: ignore[method-assign]
-    NullBackend.loads_at_once = lambda self: 2  # type: ignore[attr-defined]
+    NullBackend.loads_at_once = lambda _: 2  # type: ignore[attr-defined]
 
 
 def _distort(kind: str) -> None:
