@@ -57,7 +57,9 @@ def in_home(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         step = "Set HOME, or write the path without ~"
-        raise ConfigurationError(f"There is no home folder for {text[:200]!r}", why=str(error), next_step=step) from error
+        raise ConfigurationError(
+            f"There is no home folder for {text[:200]!r}", why=str(error), next_step=step
+        ) from error
 
 
 def read_file(path: Path, limit_bytes: int) -> bytes:

@@ -18,7 +18,15 @@ import typer
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
 from harness.cli.terminal.output import discard, note, print_error
-from harness.errors import ConfigurationError, DamagedFileWarning, HarnessError, InputError, Interrupted, bug
+from harness.errors import (
+    CHECK_FILE,
+    ConfigurationError,
+    DamagedFileWarning,
+    HarnessError,
+    InputError,
+    Interrupted,
+    bug,
+)
 from harness.files import FULL
 from harness.version import VERSION
 
@@ -115,7 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_CLOSED_PIPE)
     except OSError as error:
         discard(sys.stdout)
-        step = "Free space on the disk, or write to another one" if error.errno in FULL else ""
+        full = "Free space on the disk, or write to another one"
+        step = full if error.errno in FULL else CHECK_FILE
         _end(ConfigurationError("A file cannot be read or written", why=str(error), next_step=step), error)
     except MemoryError as error:
         step = "Use a smaller network, or give the command more memory"

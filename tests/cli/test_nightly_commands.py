@@ -52,7 +52,7 @@ def place(tmp_path: Path) -> Workspace:
 
 
 def test_a_table_of_the_future_is_listed(nightly: Run, place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the clock was set back, the night reports that its table is not the newest, and status that one is ahead."""
+    """After the clock was set back, the night reports that its table is not the newest, and so does its status."""
 
     class Ahead(datetime):
         @classmethod

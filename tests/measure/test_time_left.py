@@ -142,7 +142,7 @@ def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> Non
 
 @pytest.mark.parametrize("gone_s", [0.0, 60.0, 120.0, 180.0])
 def test_half_of_the_steps_end_within_the_time_left(gone_s: float, command: Command) -> None:
-    """Of steps whose times scatter by a factor of 1.4, and that have not ended by now, half end within the time left."""
+    """Of steps whose times scatter by a factor of 1.4, and that have not ended, half end within the time left."""
     command.start([])
     command.go("measuring", 100.0)
     command.start([command.left.run])

@@ -20,7 +20,7 @@ from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import check_results, file_option
 from harness.cli.terminal.output import note, print_error, print_json
 from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
-from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
@@ -275,7 +275,9 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
         workspace.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = reason_of(error)
-        raise ConfigurationError(f"Reports cannot be written to {workspace.reports}", why=why) from error
+        raise ConfigurationError(
+            f"Reports cannot be written to {workspace.reports}", why=why, next_step=CHECK_FILE
+        ) from error
     written: list[Path] = []
     for (suffix, content), beside in zip(
         ((".md", markdown(report).encode()), (".xml", junit(report))), also, strict=True
