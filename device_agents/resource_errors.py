@@ -11,7 +11,8 @@ import tempfile
 from typing import Optional, Union
 
 _MEMORY = re.compile(
-    r"bad_alloc|(failed|unable) to allocate|out of memory|cannot allocate memory|MemoryError|failed to map segment",
+    r"bad_alloc|(failed|unable) to allocate|out of memory|cannot allocate memory|memory allocation"
+    r"|MemoryError|failed to map segment",
     re.IGNORECASE,
 )
 _DISK = re.compile(r"no space left|failed to write|quota exceeded|read-only file system", re.IGNORECASE)
