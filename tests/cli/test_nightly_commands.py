@@ -60,7 +60,7 @@ def test_a_table_of_the_future_is_listed(nightly: Run, place: Workspace, monkeyp
             return super().now(tz) + timedelta(days=400)
 
     with monkeypatch.context() as wrong:
-        wrong.setattr("harness.lut.table_draft.datetime", Ahead)
+        wrong.setattr("harness.lut.build.datetime", Ahead)
         (device,) = nightly("run", "--night", "2026-11-19", "--json").data["devices"]
     ahead = device["published"]["table"]
     found = nightly("run", "--night", "2026-11-20", "--json")
