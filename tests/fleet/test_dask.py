@@ -26,10 +26,9 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
 from harness.errors import ConfigurationError, DeviceBusy, EngineError
 from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
-from harness.fleet.cluster.dask_engine import DaskEngine
+from harness.fleet.cluster.dask_engine import DaskEngine, run_task
 from harness.fleet.cluster.dask_worker import PLUGIN
 from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome, write_outcome
-from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore

@@ -32,7 +32,6 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import latest_lut, open_table
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
-from harness.probe.overhead_terms import LATER_TERMS
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "map", "chip"]), min_size=1, max_size=3).map(",".join)
@@ -400,20 +399,6 @@ def test_a_table_of_another_version_is_named_as_such(version: int, tmp_path: Pat
     (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": version}))
     with pytest.raises(LutCorrupt, match=r"of another version of harness.*harness lut build"):
         read_lut(folder)
-
-
-def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path) -> None:
-    """A table without the later terms of the overhead is read, and they cost nothing."""
-    folder = publish(table([entry("a")]), tmp_path).path
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    kept = len(COLUMNS) - len(LATER_TERMS)
-    overhead = manifest["overhead"]
-    overhead["covariance"] = [row[:kept] for row in overhead["covariance"][:kept]]
-    for name in LATER_TERMS:
-        del overhead["coefficients"][name]
-    with (folder / ENTRIES).open(newline="") as text:
-        found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead
-    assert found.of((1.0,) * len(COLUMNS)) == pytest.approx((kept * 1e-9, kept * 1e-22))
 
 
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
