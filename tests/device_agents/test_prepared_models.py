@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from device_agents.backends import Refused
 from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend, parallel_compile
 from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.messages import TrueLayer
 from device_agents.result_cache import VARIABLE, put
@@ -190,3 +192,15 @@ def test_a_backend_that_prepares_nothing_says_so(start_agent: Callable[[], Any])
     agent.lease()
     fields = {"token": agent.token, "model_bytes": [], "sha256": hashlib.sha256(b"").hexdigest()}
     assert agent.ask("prepare", **fields).fields["code"] == "backend"
+
+
+def test_compiling_leaves_no_cycles_behind() -> None:
+    """What does not fit in the search for chains is freed at once, without the collector of cyclic garbage."""
+    model = assemble_network(load_network("builtin:squeezenet")).content
+    gc.collect()
+    gc.disable()
+    try:
+        time_model(model, EDGE)
+        assert not [one for one in gc.get_objects() if isinstance(one, DoesNotFit)]
+    finally:
+        gc.enable()
