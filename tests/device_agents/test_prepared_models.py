@@ -71,15 +71,16 @@ def test_models_compiled_side_by_side_are_those_compiled_alone(models: list[Asse
     assert time_models(contents[:1], EDGE, 8) == {contents[0]: alone[contents[0]]}
 
 
-def test_a_fork_that_dies_leaves_its_model_to_loading(
-    models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [MemoryError, IndexError])
+def test_a_model_that_fails_is_left_to_loading(
+    models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    """What other processes found stays; a model that runs out of memory is left out in whichever process it is."""
+    """A model that fails in any way is left out, and so is that of a fork that dies; what others found stays."""
     parent, contents = os.getpid(), [one.content for one in models]
 
     def failing(model: bytes, machine: Machine) -> TimedModel:
         if model == contents[0]:
-            raise MemoryError
+            raise kind
         if os.getpid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
         return time_model(model, machine)
