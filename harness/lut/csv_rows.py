@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import itertools
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 _Row = TypeVar("_Row")
-_adapter_of = functools.cache(TypeAdapter)
 
 
 def checked_rows(
@@ -30,7 +28,7 @@ def checked_rows(
         raise ValueError(f"does not have the columns {', '.join(columns)}")
     if len(table) > most + 1:
         raise ValueError(f"has more than {most:,} rows")
-    adapter = _adapter_of(kind)
+    adapter = TypeAdapter(kind)
     for number, values in enumerate(table[1:], start=2):
         try:
             cells = dict(zip(columns, values, strict=True))
