@@ -19,6 +19,8 @@ from harness.measure.journal.database_errors import LOCK_WAIT_S, check_path, dam
 _LEAST_BYTES = 512
 """SQLite takes a shorter file for an empty one, and would write over it."""
 _PAUSE_S = 0.02
+SYNC_EVERY_S = 1.0
+"""How often frequent transactions wait for the disk, which takes far longer than the writing."""
 _WRITING = threading.Lock()
 """Held while a thread writes: SQLite makes writers wait, but does not serve them in order."""
 
@@ -86,6 +88,7 @@ class DurableFile:
     SCHEMA: ClassVar[Schema]
     TITLE: ClassVar[str]
     SPARE: ClassVar[str] = ""
+    _synced_s = -SYNC_EVERY_S
 
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
         """Open or create the file; raises JournalError.
@@ -155,16 +158,31 @@ class DurableFile:
         finally:
             self._db.execute("COMMIT")
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """Commit everything written inside, or nothing; raises JournalError.
 
         A transaction inside another one is part of it.
         """
+        return self._written("FULL")
+
+    def frequent_transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """A `transaction` of many, which waits for the disk unless one did within SYNC_EVERY_S.
+
+        All survive the end of this process. Those since the last wait may be lost if the machine loses its power.
+        """
+        now_s = time.monotonic()
+        if now_s - self._synced_s < SYNC_EVERY_S:
+            return self._written("NORMAL")
+        self._synced_s = now_s
+        return self._written("FULL")
+
+    @contextlib.contextmanager
+    def _written(self, synchronous: Literal["FULL", "NORMAL"]) -> Iterator[sqlite3.Connection]:
         if self._db.in_transaction:
             yield self._db
             return
         try:
+            self._db.execute(f"PRAGMA synchronous={synchronous}")
             with _transaction(self._db):
                 yield self._db
         except sqlite3.IntegrityError as error:
