@@ -20,7 +20,7 @@ _LEAST_BYTES = 512
 """SQLite takes a shorter file for an empty one, and would write over it."""
 _PAUSE_S = 0.02
 SYNC_EVERY_S = 1.0
-"""How often frequent transactions wait for the disk, which takes far longer than the writing."""
+"""How often frequent transactions wait for the disk: a commit takes it longer than the writing."""
 _WRITING = threading.Lock()
 """Held while a thread writes: SQLite makes writers wait, but does not serve them in order."""
 
@@ -158,31 +158,16 @@ class DurableFile:
         finally:
             self._db.execute("COMMIT")
 
-    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit everything written inside, or nothing; raises JournalError.
 
         A transaction inside another one is part of it.
         """
-        return self._written("FULL")
-
-    def frequent_transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """A `transaction` of many, which waits for the disk unless one did within SYNC_EVERY_S.
-
-        All survive the end of this process. Those since the last wait may be lost if the machine loses its power.
-        """
-        now_s = time.monotonic()
-        if now_s - self._synced_s < SYNC_EVERY_S:
-            return self._written("NORMAL")
-        self._synced_s = now_s
-        return self._written("FULL")
-
-    @contextlib.contextmanager
-    def _written(self, synchronous: Literal["FULL", "NORMAL"]) -> Iterator[sqlite3.Connection]:
         if self._db.in_transaction:
             yield self._db
             return
         try:
-            self._db.execute(f"PRAGMA synchronous={synchronous}")
             with _transaction(self._db):
                 yield self._db
         except sqlite3.IntegrityError as error:
@@ -191,6 +176,23 @@ class DurableFile:
             raise database_error(self._named, self.path, "written", error, self.SPARE) from error
         except UnicodeDecodeError as error:
             raise damaged(self._named, str(error), self.SPARE) from error
+
+    @contextlib.contextmanager
+    def frequent_transaction(self) -> Iterator[sqlite3.Connection]:
+        """A `transaction` of many, which waits for the disk unless one did within SYNC_EVERY_S.
+
+        All survive the end of this process. Those since the last wait may be lost if the machine loses its power.
+        """
+        now_s = time.monotonic()
+        if now_s - self._synced_s < SYNC_EVERY_S:
+            self._db.execute("PRAGMA synchronous=NORMAL")
+        else:
+            self._synced_s = now_s
+        try:
+            with self.transaction() as db:
+                yield db
+        finally:
+            self._db.execute("PRAGMA synchronous=FULL")
 
 
 def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
