@@ -15,13 +15,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from altered_journals import cover, editing
 
 from harness.errors import JournalError
-from harness.measure.journal import database
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
@@ -32,10 +30,8 @@ from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 
 FRAME, RUNS = 7, 5
-NORMAL, FULL = 1, 2
 EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL)
-# Frames of seven series with five samples each, every second one in a frequent transaction, and a campaign of twenty
-# probes every third frame; says what returned.
+# Frames of seven series with five samples each, and a campaign of twenty probes every third frame; says what returned.
 WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
@@ -55,8 +51,7 @@ with Journal(Path(sys.argv[1])) as journal:
         if number % 3 == 0:
             campaign = journal.begin(CampaignKey("d", plan.id, {{}}, {{}}), plan, "device").id
         series = [(Slot(0, number, at), "p0", [Sample(9, None, 8, 0)] * {RUNS}) for at in range({FRAME})]
-        with journal.frequent_transaction() if number % 2 else journal.transaction():
-            journal.add(campaign, 1, series, {{"load": 0.5}})
+        journal.add(campaign, 1, series, {{"load": 0.5}})
         print(campaign, number, flush=True)
 """
 # Fills the disk; with "limit" as second argument by a limit on the size of files, which it lifts afterwards.
@@ -249,19 +244,6 @@ def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path:
     database = sqlite3.connect(path)
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     database.close()
-
-
-def test_frequent_transactions_wait_for_the_disk_once_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many commits, those that begin a second after the last that waited wait; all others of the journal do."""
-    levels = []
-    with Journal(path) as journal:
-        for now_s in (5.0, 5.5, 5.9, 6.0, 6.9, 7.5):
-            monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=lambda now_s=now_s: now_s))
-            with journal.frequent_transaction() as db:
-                levels.append(db.execute("PRAGMA synchronous").fetchone()[0])
-            with journal.transaction() as db:
-                assert db.execute("PRAGMA synchronous").fetchone()[0] == FULL
-    assert levels == [FULL, NORMAL, NORMAL, FULL, NORMAL, FULL]
 
 
 def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from harness.measure.journal.database_errors import LOCK_WAIT_S, check_path, dam
 _LEAST_BYTES = 512
 """SQLite takes a shorter file for an empty one, and would write over it."""
 _PAUSE_S = 0.02
-SYNC_EVERY_S = 1.0
-"""How often frequent transactions wait for the disk: a commit takes it longer than the writing."""
 _WRITING = threading.Lock()
 """Held while a thread writes: SQLite makes writers wait, but does not serve them in order."""
 
@@ -88,7 +86,6 @@ class DurableFile:
     SCHEMA: ClassVar[Schema]
     TITLE: ClassVar[str]
     SPARE: ClassVar[str] = ""
-    _synced_s = -SYNC_EVERY_S
 
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
         """Open or create the file; raises JournalError.
@@ -176,23 +173,6 @@ class DurableFile:
             raise database_error(self._named, self.path, "written", error, self.SPARE) from error
         except UnicodeDecodeError as error:
             raise damaged(self._named, str(error), self.SPARE) from error
-
-    @contextlib.contextmanager
-    def frequent_transaction(self) -> Iterator[sqlite3.Connection]:
-        """A `transaction` of many, which waits for the disk unless one did within SYNC_EVERY_S.
-
-        All survive the end of this process. Those since the last wait may be lost if the machine loses its power.
-        """
-        now_s = time.monotonic()
-        if now_s - self._synced_s < SYNC_EVERY_S:
-            self._db.execute("PRAGMA synchronous=NORMAL")
-        else:
-            self._synced_s = now_s
-        try:
-            with self.transaction() as db:
-                yield db
-        finally:
-            self._db.execute("PRAGMA synchronous=FULL")
 
 
 def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""The journal of samples: an SQLite file with a write-ahead log, so that committed samples survive."""
+"""The journal of samples: SQLite with a write-ahead log and synchronous=FULL, so that committed samples survive."""
 
 from __future__ import annotations
 
