@@ -73,19 +73,20 @@ def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tu
 def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
     """Append pooling to one value per channel.
 
-    A picture in the plain layout is pooled in three dimensions, one of them of size one. Otherwise pooling might
-    reorder the picture, and the layer would be charged for that. Half precision is pooled by LpPool, which reorders
-    nothing: a runtime that computes in float32 would round the whole picture to insert the dimension.
+    In the plain layout the channels become an axis of the map. Otherwise pooling might reorder all of the tensor, and
+    the layer would be charged for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above
+    one. Pictures of half precision are pooled by LpPool, which reorders nothing: a runtime that computes in float32
+    would round the whole picture to insert the dimension.
     """
-    terms = OverheadTerms()
-    if layout == "plain" and builder.type_of(tensor).dtype == "float16" and len(builder.type_of(tensor).shape) == 4:
+    shape = builder.type_of(tensor).shape
+    if layout != "plain" or len(shape) == _MAX_RANK:
+        result, own = pool(builder, tensor, shape[2:])
+        # In a private layout all channels of the one pixel that is read lie together.
+        return result, OverheadTerms(auxiliaries=1) if layout == "private" else own
+    if builder.type_of(tensor).dtype == "float16" and len(shape) == 4:
         return _pool_half(builder, tensor)
-    if layout == "plain" and len(builder.type_of(tensor).shape) == 4:
-        tensor, terms = unsqueezed(builder, tensor, (2,)), OverheadTerms(views=1)
-    result, own = pool(builder, tensor, builder.type_of(tensor).shape[2:])
-    if layout == "private":  # all channels of the one pixel that is read lie together
-        own = OverheadTerms(auxiliaries=1)
-    return result, terms + own
+    result, own = pool(builder, unsqueezed(builder, tensor, (1,)), (1, *shape[2:]))
+    return result, OverheadTerms(views=1) + own
 
 
 def _pool_half(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:

@@ -81,10 +81,9 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     results, terms = attach_all(builder, behind, auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
     whole = finish("window", label, builder.build(results), terms, auxiliary)
-    builder, front = _in_front(network, producers)
-    results, terms = attach_all(
-        builder, ((front[name], cut.layout_in_front(name, auxiliary)) for name in read), auxiliary
-    )
+    layouts = cut.layouts_in_front(read, auxiliary)
+    builder, front = _in_front(network, {name: producers[name] for name in layouts})
+    results, terms = attach_all(builder, ((front[name], layout) for name, layout in layouts.items()), auxiliary)
     return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
 
 

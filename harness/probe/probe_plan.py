@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
@@ -49,11 +50,17 @@ class CutNetwork:
         """Return the layout in which the device keeps a tensor inside the network."""
         return "private" if tensor in self.blocked else "plain"
 
-    def layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
-        """Return the layout in which an auxiliary layer before the network's layers finds a tensor.
+    def layouts_in_front(self, tensors: Iterable[str], auxiliary: AuxiliaryKind) -> dict[str, Layout]:
+        """Return those of the tensors that layers read which a null probe has, each with its layout there.
 
-        An input of the network is not reordered there: only a layer that reads it may do that.
+        Inputs of the network are in the overhead: a null probe has one of them only if it would have nothing else. It
+        is not reordered there: only a layer that reads it may do that.
         """
+        layouts = {name: self._layout_in_front(name, auxiliary) for name in tensors}
+        written = {name: layout for name, layout in layouts.items() if layout != "unread"}
+        return written or dict(itertools.islice(layouts.items(), 1))
+
+    def _layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
         if tensor in self.network.inputs and not auxiliary.layer.device_memory:
             return "unread"
         return "private" if producer_of(self.network, tensor, self.blocked) == "convolution" else "plain"
@@ -267,16 +274,23 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
         producers = tuple(reading_little(one, network.types[name]) for one, name in given)
     layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
-    in_front = [cut.layout_in_front(name, auxiliary) for name in inputs]
     alone: list[ProducerKind] = ["outside" for _ in inputs]
-    types = [network.types[name] for name in inputs]
-    bounds = [index_bound(network, name) for name in inputs]
     written = [network.types[result]]
+    front = dict(zip(inputs, producers, strict=True))
+    before = cut.layouts_in_front(inputs, auxiliary)
     probes = {
         "layer": layer_probe(network, layer, alone, auxiliary, "layer", layout),
         "auxiliary": null_probe(written, ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
         "in_context": layer_probe(network, layer, producers, auxiliary, "context", layout),
-        "null": null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
+        "null": null_probe(
+            [network.types[name] for name in before],
+            [front[name] for name in before],
+            auxiliary,
+            network.opset,
+            "null",
+            [index_bound(network, name) for name in before],
+            list(before.values()),
+        ),
     }
     counts = STACK_COPIES if can_stack(network, layer) else ()
     return probes, [stack_probe(network, layer, producers[0], auxiliary, copies, layout) for copies in counts]

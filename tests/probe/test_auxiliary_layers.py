@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probe_models import graph_of, run_on_onnxruntime
+from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
@@ -60,6 +60,15 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
         assert output.size <= OUTPUT_CHANNELS * math.prod(shape)
     else:
         assert terms.auxiliary_input_bytes == 4
+
+
+@pytest.mark.parametrize("shape", [(7, 24), (1, 48, 40), (1, 3, 9, 9), (1, 16, 9, 9), (2, 64, 8, 8)])
+def test_openvino_pools_plain_tensors_where_they_are(shape: tuple[int, ...]) -> None:
+    """Pooling after a layer whose result is in the plain layout reorders nothing, whatever the number of channels."""
+    builder = ModelBuilder(13)
+    kind = TensorType("float32", shape)
+    result, _ = attach(builder, builder.operator("Abs", [builder.input(kind)], kind), AuxiliaryKind.AVGPOOL, "plain")
+    assert "Reorder" not in executed_by_openvino(builder.build([result]))
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9), (1, 3, 4, 5, 6)])

@@ -169,6 +169,22 @@ def test_context_probes_have_a_producer_in_front_of_every_chip_input() -> None:
         assert len(read) == layer.context.split(",").count("outside")
 
 
+@every_kind
+def test_null_probes_hold_no_inputs_of_the_network_beside_others(kind: AuxiliaryKind) -> None:
+    """What these cost is overhead; on a device with its own memory each is moved before the layer, as in its probe."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 16)) for name in ("a", "b", "c", "y")]
+    nodes = [helper.make_node("Sum", ["a", "b"], ["s"]), helper.make_node("Sum", ["s", "c", "b"], ["y"])]
+    versions = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "sums", values[:3], values[3:]), opset_imports=versions)
+    network = prepare(check_model("sums", model, model.SerializeToString()), {})
+    plan = plan_probes([CutNetwork(network, cut(network, ()), frozenset())], (), kind)
+    nulls = [[node.op_type for node in graph_of(plan.probes[one.null].model).node] for one in plan.layers]
+    producers = [sum(op == "Abs" for op in ops) for ops in nulls]
+    assert producers == [0, 1]
+    inputs = [len(plan.probes[one.null].model.inputs) for one in plan.layers]
+    assert inputs == ([2, 3] if kind.layer.device_memory else [1, 1])
+
+
 def test_single_probes_hold_the_layer_alone() -> None:
     """The probe of a single layer has the layer's operators and returns all its results."""
     place = cut_network("dscnn")
