@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -14,6 +15,7 @@ class OverheadTerms:
     that they read and write, so that their cost is added neither to a and b nor to a layer. `views` counts operators
     of a fixed small cost: a cast of one element, a reshape, an inserted dimension. `further_inputs` and
     `further_outputs` count the tensors that a run takes and returns beyond one of each, which c contains.
+    `input_pairs` counts the pairs of inputs: a runtime may search for the name of each among all that it is given.
 
     A device with its own memory also moves data between that memory and its core, which belongs neither to a nor
     to b. `loaded_bytes` and `stored_bytes` are what a probe loads and stores while no computation hides it. `accesses`
@@ -38,6 +40,7 @@ class OverheadTerms:
     last_bytes: int = 0
     further_inputs: int = 0
     further_outputs: int = 0
+    input_pairs: int = 0
 
     @property
     def identity(self) -> str:
@@ -50,7 +53,7 @@ class OverheadTerms:
 
 NO_TERMS = OverheadTerms()
 TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))
-LATER_TERMS = ("further_inputs", "further_outputs")
+LATER_TERMS = ("further_inputs", "further_outputs", "input_pairs")
 """The last terms: journals and tables of earlier versions do not have them, and probe ids do not depend on them."""
 
 
@@ -61,4 +64,5 @@ def transfers(input_sizes: Sequence[int], output_sizes: Sequence[int]) -> Overhe
         output_bytes=sum(output_sizes),
         further_inputs=max(0, len(input_sizes) - 1),
         further_outputs=max(0, len(output_sizes) - 1),
+        input_pairs=math.comb(len(input_sizes), 2),
     )

@@ -62,7 +62,7 @@ def finish(
     """
     moved = transfers([one.bytes for one in model.inputs], [one.bytes for one in model.outputs])
     if auxiliary is None or auxiliary.layer.device_memory:
-        moved = replace(moved, further_inputs=0, further_outputs=0)
+        moved = replace(moved, further_inputs=0, further_outputs=0, input_pairs=0)
     whole = terms + moved
     # The same model in two roles is two probes, because roles are visited differently.
     text = f"{role} {auxiliary} {model.digest} {whole.identity}"
@@ -85,8 +85,9 @@ def layer_probe(
 ) -> Probe:
     """Return a probe of [producers +] layer + auxiliary layer, which reads the layer's first result.
 
-    `layout` is the layout in which the device keeps that result. Ensures that the model passes the ONNX checker, has
-    the layer's operators in their order, and has exactly one edge from the layer to the auxiliary layer.
+    It also returns the layer's further results, and the first one where `is_returned`. `layout` is the layout in which
+    the device keeps that result. Ensures that the model passes the ONNX checker, has the layer's operators in their
+    order, and has exactly one edge from the layer to the auxiliary layer.
     """
     builder = ModelBuilder(network.opset)
     bound = {
@@ -94,10 +95,20 @@ def layer_probe(
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
     result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, layout)
-    others = [names[name] for name in layer.graph.outputs[1:]]
+    first, *further = layer.graph.outputs
+    others = [names[name] for name in ([first] if is_returned(network, first, auxiliary) else []) + further]
     model = builder.build([result, *others])
     _check_probe(model, layer, names[layer.graph.outputs[0]], len(others))
     return finish(role, layer.name, model, terms, auxiliary)
+
+
+def is_returned(network: Network, tensor: str, auxiliary: AuxiliaryKind) -> bool:
+    """Return whether probes return a tensor beside an auxiliary layer that reads it, as the network returns it.
+
+    A runtime may have to convert its layout for the host then, and may not remove the operator that writes it. On a
+    device with its own memory the transfer would hide the layer.
+    """
+    return tensor in network.outputs and not auxiliary.layer.device_memory
 
 
 def can_stack(network: Network, layer: Layer) -> bool:

@@ -36,6 +36,7 @@ TRUTH = {
     "last_bytes": 6e-10,
     "further_inputs": 6e-7,
     "further_outputs": 3e-7,
+    "input_pairs": 1e-8,
 }
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])

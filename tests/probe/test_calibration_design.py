@@ -34,6 +34,7 @@ TRUE = {
     "last_bytes": 6e-10,
     "further_inputs": 6e-7,
     "further_outputs": 3e-7,
+    "input_pairs": 1e-8,
 }
 MAX_CORRELATION = 0.9
 
@@ -153,6 +154,7 @@ def test_probes_count_the_tensors_that_cross_to_the_host(kind: AuxiliaryKind) ->
         further = len(graph.input) - 1, len(graph.output) - 1
         counted = (0, 0) if kind.layer.device_memory else further
         assert (probe.terms.further_inputs, probe.terms.further_outputs) == counted
+        assert probe.terms.input_pairs == sum(range(counted[0] + 1))
 
 
 def test_openvino_reorders_nothing_in_null_probes() -> None:

@@ -16,6 +16,7 @@ from harness.network.assemble import AssembledModel
 from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import load_network
+from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import network_probe
@@ -56,8 +57,12 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
 @functools.cache
 def reported_plan(name: str) -> ProbePlan:
-    """Return the plan of a network, made once in a folder that may be written to."""
-    network = load_network(f"builtin:{name}")
+    """Return the plan of a built-in network, made once in a folder that may be written to."""
+    return planned(load_network(f"builtin:{name}"))
+
+
+def planned(network: Network) -> ProbePlan:
+    """Return the plan of a network that is cut as ONNX Runtime reports; writes into the current folder."""
     model = network_probe(network).model
     graph = read_runtime_graph(network, model.names, "onnxruntime", revealed(model))
     rules = learn_rules([(network, graph.groups)], "onnxruntime")
@@ -118,10 +123,27 @@ def test_producers_are_left_standing(plan: ProbePlan) -> None:
 
 @pytest.mark.parametrize("plan", ["resnet18"], indirect=True)
 def test_context_probes_run(plan: ProbePlan) -> None:
-    """Each context probe returns one small result."""
+    """Each context probe returns one small result, and the output of the network where its layer writes that."""
     for layer in plan.layers:
-        (output,) = run_on_onnxruntime(plan.probes[layer.in_context].model)
+        output, *returned = run_on_onnxruntime(plan.probes[layer.in_context].model)
         assert output.nbytes <= 4 * 1024
+        assert [one.shape for one in returned] == ([(1, 1000)] if layer.op == "Gemm" else [])
+
+
+def test_a_layer_that_the_runtime_executes_only_for_an_output_is_in_its_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime removes a random Dropout between two layers, but not one whose result the network returns."""
+    monkeypatch.chdir(tmp_path)
+    value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=1, shape=[4, 64])
+    nodes = [onnx.helper.make_node("Sin", ["x"], ["t"]), onnx.helper.make_node("Dropout", ["t", "ratio", "on"], ["y"])]
+    constants = [onnx.helper.make_tensor("ratio", 1, [], [0.5]), onnx.helper.make_tensor("on", 9, [], [True])]
+    graph = onnx.helper.make_graph(nodes, "dropout", [value("x")], [value("y")], constants)
+    versions = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=versions, ir_version=8), tmp_path / "dropout.onnx")
+    plan = planned(load_network(tmp_path / "dropout.onnx"))
+    (layer,) = (one for one in plan.layers if one.op == "Dropout")
+    assert own(plan, layer) == ["Dropout"]
 
 
 @pytest.mark.parametrize("plan", ["bert_mini"], indirect=True)

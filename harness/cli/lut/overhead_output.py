@@ -23,6 +23,7 @@ OVERHEAD_UNITS = {
     "views": "per reshape or cast",
     "further_inputs": "per further input",
     "further_outputs": "per further output",
+    "input_pairs": "per pair of inputs",
     "loaded_bytes": "per byte loaded",
     "stored_bytes": "per byte stored",
     "accesses": "per access to a memory",
