@@ -18,7 +18,7 @@ from harness.network.layers import place_of
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECKED, ChainProbes
-from harness.probe.probe import Probe, finish, is_returned
+from harness.probe.probe import Probe, finish, left_by
 from harness.probe.probe_plan import CutNetwork
 from harness.probe.producer import ProducerKind, produce_as, producers_of
 
@@ -77,11 +77,10 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     producers = dict(zip(read, producers_of(network, read, inside, cut.blocked), strict=True))
     builder, front = _in_front(network, producers)
     names = builder.subgraph(network, inside, front)
-    behind = ((names[name], cut.layout_of(name)) for name in left)
-    results, terms = attach_all(builder, behind, auxiliary)
-    returned = [names[name] for name in left if is_returned(network, name, auxiliary)]
+    behind, returned = left_by(network, left, nodes.keys(), auxiliary)
+    results, terms = attach_all(builder, ((names[name], cut.layout_of(name)) for name in behind), auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
-    whole = finish("window", label, builder.build([*results, *returned]), terms, auxiliary)
+    whole = finish("window", label, builder.build([*results, *(names[name] for name in returned)]), terms, auxiliary)
     layouts = cut.layouts_in_front(read, auxiliary)
     builder, front = _in_front(network, {name: producers[name] for name in layouts})
     results, terms = attach_all(builder, ((front[name], layout) for name, layout in layouts.items()), auxiliary)
