@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
-_INTEGER_POOLING = 12
+INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
@@ -180,7 +180,7 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        if builder.opset >= _INTEGER_POOLING:
+        if builder.opset >= INTEGER_POOLING:
             return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
         pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
         return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)

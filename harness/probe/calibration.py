@@ -105,7 +105,8 @@ def _returned(count: int, auxiliary: AuxiliaryKind) -> Probe:
     """Return a probe of auxiliary layers on one input, each with its own strides and output."""
     builder, picture = ModelBuilder(_OPSET), _picture(EDGES[0], auxiliary)
     source, results, terms = builder.input(picture), [], OverheadTerms()
-    for strides in itertools.islice(itertools.product((1, 2, 4), repeat=2), count):  # a runtime computes equal ones once
+    # A runtime computes equal auxiliary layers once.
+    for strides in itertools.islice(itertools.product((1, 2, 4), repeat=2), count):
         result, added = attach_strided(builder, source, auxiliary, strides)
         results.append(result)
         terms += added

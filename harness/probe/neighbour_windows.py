@@ -20,7 +20,7 @@ from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish, left_by
 from harness.probe.probe_plan import CutNetwork
-from harness.probe.producer import ProducerKind, produce_as, producers_of
+from harness.probe.producer import ProducerKind, produce_as
 
 MOST_LAYERS = 12
 FEWEST_WINDOWS = 3
@@ -74,7 +74,7 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     written = dict.fromkeys(name for node in inside for name in node.results)
     read = dict.fromkeys(name for node in inside for name in network.activations(node) if name not in written)
     left = [name for name in written if name not in network.fixed and network.is_read_outside(name, nodes.keys())]
-    producers = dict(zip(read, producers_of(network, read, inside, cut.blocked), strict=True))
+    producers = cut.producers_of(list(read), inside)
     builder, front = _in_front(network, producers)
     names = builder.subgraph(network, inside, front)
     behind, returned = left_by(network, left, nodes.keys(), auxiliary)

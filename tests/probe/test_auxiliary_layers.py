@@ -134,6 +134,10 @@ PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
     ("convolution", TensorType("float32", (2, 3, 1, 7))),
     ("narrow convolution", TensorType("float32", (1, 8, 5, 5))),
     ("signed convolution", TensorType("float32", (1, 8, 5, 5))),
+    ("pooled convolution", TensorType("float32", (2, 3, 1, 7))),
+    ("slice", TensorType("float32", (1, 3, 5))),
+    ("slice", TensorType("int64", (1, 1))),
+    ("slice", TensorType("bool", (2, 3))),
     ("abs", TensorType("float32", (3, 5))),
     ("sum", TensorType("float32", (3, 5))),
     ("sum", TensorType("float16", (2, 3, 4, 1))),
@@ -153,6 +157,23 @@ def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: Tensor
     if producer != "outside":
         (output,) = run_on_onnxruntime(builder.build([result]))
         assert (str(output.dtype), output.shape) == (kind.dtype, kind.shape)
+
+
+@pytest.mark.parametrize("producer", ["slice", "pooled convolution"])
+def test_openvino_executes_an_element_wise_layer_apart_from_its_producer(producer: ProducerKind) -> None:
+    """The probe with the layer executes one node more than the null probe; after other producers it does not."""
+
+    def executed(producer: ProducerKind, *layer: str) -> int:
+        builder, kind = ModelBuilder(13), TensorType("float32", (1, 8, 6, 6))
+        tensor = produce(builder, kind, producer)
+        for op in layer:
+            tensor = builder.operator(op, [tensor], kind)
+        result, _ = attach(builder, tensor, AuxiliaryKind.AVGPOOL, "private" if "conv" in producer else "plain")
+        return len(executed_by_openvino(builder.build([result])))
+
+    assert executed(producer, "Sigmoid") == executed(producer) + 1
+    other: ProducerKind = "abs" if producer == "slice" else "convolution"
+    assert executed(other, "Sigmoid") == executed(other)
 
 
 def test_a_signed_producer_writes_both_signs() -> None:

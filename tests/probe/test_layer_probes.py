@@ -187,6 +187,19 @@ def test_null_probes_hold_no_inputs_of_the_network_beside_others(kind: Auxiliary
     assert inputs == ([2, 3] if kind.layer.device_memory else [1, 1])
 
 
+def test_a_runtime_that_merges_maps_has_producers_that_it_leaves_standing() -> None:
+    """They are in front of operators that it might merge with them; convolutions have the usual ones."""
+    place = cut_network("mobilenetv2")
+    merging = replace(place, runtime_graph=RuntimeGraph((), place.blocked, merges_maps=True))
+    for layer in place.layers:
+        usual, found = (one.producers_of(layer.graph.inputs, layer.graph.nodes) for one in (place, merging))
+        if not layer.op.startswith("Conv"):
+            other = {"convolution": "pooled convolution", "abs": "slice"}
+            assert found == {name: other[kind] for name, kind in usual.items()}
+        else:
+            assert found == usual
+
+
 def test_single_probes_hold_the_layer_alone() -> None:
     """The probe of a single layer has the layer's operators and returns all its results."""
     place = cut_network("dscnn")
