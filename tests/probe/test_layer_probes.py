@@ -187,6 +187,23 @@ def test_null_probes_hold_no_inputs_of_the_network_beside_others(kind: Auxiliary
     assert inputs == ([2, 3] if kind.layer.device_memory else [1, 1])
 
 
+@every_kind
+def test_a_probe_returns_what_the_network_returns(kind: AuxiliaryKind) -> None:
+    """An auxiliary layer reads beside the host only where another layer does; with its own memory, instead of it."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16, 8, 8)) for name in ("x", "both", "last")]
+    nodes = [helper.make_node("Sin", ["x"], ["both"]), helper.make_node("Cos", ["both"], ["last"])]
+    versions = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "ends", values[:1], values[1:]), opset_imports=versions)
+    network = prepare(check_model("ends", model, model.SerializeToString()), {})
+    plan = plan_probes([CutNetwork(network, cut(network, ()), frozenset())], (), kind)
+    found = []
+    for layer in plan.layers:
+        probe = plan.probes[layer.in_context]
+        whole = sum(one.shape == (1, 16, 8, 8) for one in probe.model.outputs)
+        found.append((probe.terms.auxiliaries, whole, len(probe.model.outputs)))
+    assert found == ([(1, 0, 1), (1, 0, 1)] if kind.layer.device_memory else [(1, 1, 2), (0, 1, 1)])
+
+
 def test_a_runtime_that_merges_maps_has_producers_that_it_leaves_standing() -> None:
     """They are in front of operators that it might merge with them; convolutions have the usual ones."""
     place = cut_network("mobilenetv2")
@@ -227,7 +244,7 @@ def secretive() -> CutNetwork:
         helper.make_node("Add", ["SECRETa", "SECRETx"], ["SECRETb"], "SECRETadd"),
         helper.make_node("Softmax", ["SECRETb"], ["SECRETy"], "SECRETsoftmax", doc_string="SECRET"),
     ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4, 8, 8)) for name in ("SECRETx", "SECRETy")]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16, 8, 8)) for name in ("SECRETx", "SECRETy")]
     graph = helper.make_graph(nodes, "SECRET", values[:1], values[1:], [numpy_helper.from_array(kernel, "SECRETw")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="SECRET")
     network = prepare(check_model("SECRET", model, model.SerializeToString()), {})
