@@ -244,7 +244,7 @@ def secretive() -> CutNetwork:
         helper.make_node("Add", ["SECRETa", "SECRETx"], ["SECRETb"], "SECRETadd"),
         helper.make_node("Softmax", ["SECRETb"], ["SECRETy"], "SECRETsoftmax", doc_string="SECRET"),
     ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16, 8, 8)) for name in ("SECRETx", "SECRETy")]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4, 8, 8)) for name in ("SECRETx", "SECRETy")]
     graph = helper.make_graph(nodes, "SECRET", values[:1], values[1:], [numpy_helper.from_array(kernel, "SECRETw")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="SECRET")
     network = prepare(check_model("SECRET", model, model.SerializeToString()), {})
