@@ -29,6 +29,7 @@ from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
+from harness.measure.noise.interruptions import lengthening
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedLayer, keyed
 from harness.probe.overhead_terms import transfers
@@ -89,14 +90,15 @@ class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
     `overhead_s` and its variance are those of every candidate; `relative_variance` is that of errors which all layers
-    share. `tables` are for weights that are in the caches and for those that are not, or one for both; where there are
-    two, `weights` mixes them.
+    share, `interruptions` is that of the table. `tables` are for weights that are in the caches and for those that are
+    not, or one for both; where there are two, `weights` mixes them.
     """
 
     sizes: tuple[int, ...]
     overhead_s: float
     overhead_variance_s2: float
     relative_variance: float
+    interruptions: float
     tables: tuple[SpaceTables, ...]
     weights: WeightTables | None = None
 
@@ -112,7 +114,7 @@ class SpaceEstimator:
         states = (not table.cold_share(0),) if weights is None else (True, False)
         relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
         tables = tuple(_tables(space, table, is_warm) for is_warm in states)
-        return cls(space.sizes, overhead_s, variance_s2, relative, tables, weights)
+        return cls(space.sizes, overhead_s, variance_s2, relative, table.interruptions, tables, weights)
 
     def latency_s(self, candidates: ArrayLike) -> Floats:
         """Return the latency of each row of choices, NaN where a layer is unknown."""
@@ -168,7 +170,7 @@ class SpaceEstimator:
             layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
         np.maximum(layers_s, 0.0, out=layers_s)
         layers_s += self.overhead_s
-        return layers_s
+        return layers_s if self.interruptions == 0 else layers_s * lengthening(layers_s, self.interruptions)[0]
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
         variances_s2 = (one.variances.sums(choices) for one in self.tables)
@@ -176,9 +178,10 @@ class SpaceEstimator:
         if self.weights is not None:
             layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
         latency_s = self.overhead_s + np.maximum(layers_s, 0.0)
-        variance_s2 = np.maximum(variance_s2, 0.0)
-        variance_s2 += self.overhead_variance_s2
-        variance_s2 += self.relative_variance * latency_s**2
+        factor, doubt = lengthening(latency_s, self.interruptions)
+        latency_s = factor * latency_s
+        variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2)
+        variance_s2 += (self.relative_variance + doubt**2) * latency_s**2
         half_s = Z_95 * np.sqrt(variance_s2)
         return latency_s, np.maximum(latency_s - half_s, 0.0), latency_s + half_s
 

@@ -42,6 +42,12 @@ class LayerEstimate:
     context: str = ""
     remainder_s: float | None = None
 
+    def times(self, factor: float) -> LayerEstimate:
+        """Return the layer where it takes `factor` times as long."""
+        figures = (self.latency_s, self.stderr_s, self.remainder_s)
+        latency_s, stderr_s, remainder_s = (None if one is None else factor * one for one in figures)
+        return replace(self, latency_s=latency_s, stderr_s=stderr_s, remainder_s=remainder_s)
+
     def share_of(self, whole_s: float) -> float:
         """Return the part of a network's latency that the layer takes, 0 where nothing is known."""
         return max(0.0, self.remainder_s or 0.0) / whole_s if whole_s > 0 else 0.0
@@ -86,6 +92,13 @@ class LayerSum:
         mean_s, variance_s2 = mixture(share, (self.latency_s, self.variance_s2), (cold.latency_s, cold.variance_s2))
         pairs = zip(self.estimates, cold.estimates, strict=True)
         return LayerSum(tuple(_mixed(one, other, share) for one, other in pairs), mean_s, variance_s2)
+
+    def times(self, factor: float) -> LayerSum:
+        """Return the layers of a machine on which each takes `factor` times as long."""
+        if factor == 1:
+            return self
+        estimates = tuple(one.times(factor) for one in self.estimates)
+        return LayerSum(estimates, factor * self.latency_s, factor**2 * self.variance_s2)
 
 
 def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]) -> tuple[_Values, _Values]:

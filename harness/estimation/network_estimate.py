@@ -13,6 +13,7 @@ from harness.estimation.layer_estimates import PREDICTED, LayerEstimate, sum_of_
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
+from harness.measure.noise.interruptions import lengthening
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedNetwork, keyed
 from harness.network.keyed_reading import read_keyed_networks
@@ -143,12 +144,14 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     layers = sum_of_layers(network, table)
     terms = transfers(network.input_sizes, network.output_sizes)
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
+    factor, doubt = lengthening(max(0.0, layers.latency_s) + overhead_s, table.interruptions)
+    layers, overhead_s = layers.times(factor), overhead_s * factor
     covered_s = max(0.0, layers.latency_s) + overhead_s
     complete = all(layer.latency_s is not None for layer in layers.estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in layers.estimates))
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
-    common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2
-    stderr_s = math.sqrt(layers.variance_s2 + overhead_variance_s2 + common)
+    common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2 + doubt**2) * covered_s**2
+    stderr_s = math.sqrt(layers.variance_s2 + factor**2 * overhead_variance_s2 + common)
     return NetworkEstimate(
         name=network.name,
         latency_s=covered_s if complete else None,

@@ -21,7 +21,13 @@ from harness.latency.layer_latency import CampaignData, Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.robust import robust_spread
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import check_residuals, disagreements, reach_errors, root_mean_square
+from harness.latency.sum_errors import (
+    border_errors,
+    check_residuals,
+    disagreements,
+    reach_errors,
+    root_mean_square,
+)
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
@@ -78,13 +84,18 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     in_context = _by_chain_place(chains, dict(zip(places, latencies, strict=True)))
     errors = disagreements(chains, solution, in_context) | check_residuals(chains, solution, data.terms, measured)
     errors |= reach_errors(chains, solution)
+    borders = border_errors(chains, solution)
+    sum_error = max(overhead.scatter, root_mean_square(errors.values()))
     return JointFit(
         places=places,
         latencies=latencies,
         covariance=solution.covariance.between(np.array(at, int)),
         shares=shares(chain_latencies(chains, solution), in_context),
-        network_errors={network: max(overhead.scatter, error) for network, error in errors.items()},
-        sum_error=max(overhead.scatter, root_mean_square(errors.values())),
+        network_errors={
+            network: max(overhead.scatter, errors.get(network, sum_error), borders.get(network, 0.0))
+            for network in errors | borders
+        },
+        sum_error=sum_error,
         repeated={
             place: _latency(solution, _repeated(layer), measured[layer.stacks[-1]])
             for place, layer in zip(places, layers, strict=True)

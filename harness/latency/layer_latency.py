@@ -41,6 +41,7 @@ class CampaignData:
     `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
     whose latency depends on what else is in the batch. Others are not in it. `slowdown` is what slow phases of the
     machine added to all runs on average, as a fraction; `slow_share` is the share of runs in these phases.
+    `interruptions` is what interruptions add to long runs, as a fraction.
     """
 
     layers: Sequence[LayerProbes]
@@ -52,6 +53,7 @@ class CampaignData:
     batches: Mapping[str, Mapping[int, Measurement]] = field(default_factory=dict)
     slowdown: float = 0.0
     slow_share: float = 0.0
+    interruptions: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,26 @@ def check_residuals(
     }
 
 
+def border_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str, float]:
+    """Return the relative error of sums of windows of neighbours by what their borders add to them, by network.
+
+    Pools of longer windows are measured at other times, when the caches of a host may hold more or less of them. A
+    border may cost anything between nothing and what it seems to.
+    """
+    names = frozenset(solution.names)
+    found: dict[str, float] = {}
+    for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
+        known = [chain for chain in group if not chain.ordered and chain_name(chain) in names]
+        borders = (meeting_name(one, other) for one, other in itertools.pairwise(known) if one.meeting)
+        added_s, alone_s = (
+            sum(float(solution.values[solution.index(name)]) for name in parts if name in names)
+            for parts in (borders, map(chain_name, known))
+        )
+        if added_s and alone_s + added_s > 0:
+            found[network] = _UNSEEN * abs(added_s) / (alone_s + added_s)
+    return found
+
+
 def disagreements(
     chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[tuple[str, str], Latency]
 ) -> dict[str, float]:

@@ -97,6 +97,7 @@ def _read(
             _by_batch(batched, summaries, visits, campaign.clock),
             phases.slowdown,
             phases.slow_share,
+            phases.interruptions,
         ),
         overhead,
         plain,

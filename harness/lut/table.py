@@ -90,7 +90,8 @@ class Lut:
     `chains` are those of the table's networks, none where the device reports no chains. `additivity` is the robust
     spread in standard errors that the additive model leaves unexplained, None where the method does not estimate it.
     `sum_error` is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those
-    of the networks in which it was measured, by the beginning of their files' hashes.
+    of the networks in which it was measured, by the beginning of their files' hashes. `interruptions` is what
+    interruptions of the machine add to long networks, as a fraction.
     """
 
     path: Path
@@ -112,6 +113,7 @@ class Lut:
     repeatability: float = 0.0
     machine: str = ""
     reference_s: float | None = None
+    interruptions: float = 0.0
 
     @property
     def visits(self) -> str:

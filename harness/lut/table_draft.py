@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ def draft_table(
         rules=rules,
         entries=entries,
         additivity=newest.latencies.additivity,
+        interruptions=statistics.fmean(source.measured.interruptions for source in sources),
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),

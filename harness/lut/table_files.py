@@ -77,6 +77,7 @@ class _Manifest(StrictModel):
     repeatability: _Amount
     machine: Annotated[str, Field(max_length=400)]
     reference_s: Annotated[float, Field(gt=0, le=MOST_S)] | None
+    interruptions: _Amount = 0.0  # earlier versions did not measure them
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]

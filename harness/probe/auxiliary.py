@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.network.assemble import ModelBuilder
 
 OUTPUT_CHANNELS = 8
+MOST_VALUES = 256
+"""The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
 _MAX_RANK = 5
 INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
@@ -71,22 +73,23 @@ def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tu
 
 
 def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
-    """Append pooling to one value per channel.
+    """Append pooling to one value per channel, or to MOST_VALUES of a plain tensor with more channels.
 
-    In the plain layout the channels become an axis of the map. Otherwise pooling might reorder all of the tensor, and
-    the layer would be charged for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above
-    one. Pictures of half precision are pooled by LpPool, which reorders nothing: a runtime that computes in float32
-    would round the whole picture to insert the dimension.
+    In the plain layout the tensor is one row. Otherwise pooling might reorder all of it, and the layer would be charged
+    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one. Half precision is
+    not folded, and pictures of it are pooled by LpPool, which reorders nothing: a runtime that computes in float32
+    would round the whole picture to change its shape.
     """
-    shape = builder.type_of(tensor).shape
-    if layout != "plain" or len(shape) == _MAX_RANK:
-        result, own = pool(builder, tensor, shape[2:])
-        # In a private layout all channels of the one pixel that is read lie together.
-        return result, OverheadTerms(auxiliaries=1) if layout == "private" else own
-    if builder.type_of(tensor).dtype == "float16" and len(shape) == 4:
+    read = builder.type_of(tensor)
+    if layout == "plain" and read.dtype == "float32":
+        values = min(MOST_VALUES, math.prod(read.shape[:2]))
+        result, own = pool(builder, _reshaped(builder, tensor, (1, 1, read.elements)), (-(-read.elements // values),))
+        return result, OverheadTerms(views=1) + own
+    if layout == "plain" and len(read.shape) == 4:
         return _pool_half(builder, tensor)
-    result, own = pool(builder, unsqueezed(builder, tensor, (1,)), (1, *shape[2:]))
-    return result, OverheadTerms(views=1) + own
+    result, own = pool(builder, tensor, read.shape[2:])
+    # In a private layout all channels of the one pixel that is read lie together.
+    return result, OverheadTerms(auxiliaries=1) if layout == "private" else own
 
 
 def _pool_half(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
@@ -217,8 +220,12 @@ def _shaped(builder: ModelBuilder, tensor: str, least_rank: int) -> str:
         return unsqueezed(builder, tensor, tuple(range(3 - len(read.shape))))
     if len(read.shape) <= _MAX_RANK:
         return tensor
-    shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
-    return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))
+    return _reshaped(builder, tensor, (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :])))
+
+
+def _reshaped(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
+    written = TensorType(builder.type_of(tensor).dtype, shape)
+    return builder.operator("Reshape", [tensor, builder.constant(shape)], written)
 
 
 def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:

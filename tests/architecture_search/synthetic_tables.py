@@ -62,6 +62,7 @@ def table_of(space: SearchSpace, kind: str, seed: int = 0) -> Lut:
         rules=RULES,
         entries=entries,
         sum_error=0.02,
+        interruptions=0.03,
         correlations=correlations,
         chains=tuple(rows),
         repeatability=0.01,

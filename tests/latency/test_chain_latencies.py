@@ -16,7 +16,7 @@ from harness.latency.chain_shares import shares
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import USUAL_REACH, reach_errors, root_mean_square
+from harness.latency.sum_errors import USUAL_REACH, border_errors, reach_errors, root_mean_square
 from harness.probe.chain_plan import ChainedLayer, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -300,7 +300,7 @@ def test_long_windows_are_charged_to_their_chains() -> None:
 
 
 def test_pairs_are_the_longest_windows_of_three_chains() -> None:
-    """Of three chains of 100 us whose pairs save 2 and 4 us, the sum is off by 6 of 294 us or less."""
+    """Three chains of 100 us whose pairs save 2 and 4 us: the sum is off by 6 of 294 us or less, as of neighbours."""
     layer = ChainedLayer(0, 0, 0, False)
     chains = [
         ChainProbes(
@@ -309,8 +309,11 @@ def test_pairs_are_the_longest_windows_of_three_chains() -> None:
         for at in range(3)
     ]
     truth = {f"alone {at}": 1e-4 for at in range(3)} | {"pair 0": -2e-6, "pair 1": -4e-6}
-    found = reach_errors(chains, solved(chains, totals(chains, truth), 1e-6))
-    assert found == {"n": pytest.approx(6 / 294 / math.sqrt(3), rel=1e-3)}
+    solution = solved(chains, totals(chains, truth), 1e-6)
+    expected = {"n": pytest.approx(6 / 294 / math.sqrt(3), rel=1e-3)}
+    assert (reach_errors(chains, solution), border_errors(chains, solution)) == (expected, {})
+    neighbours = [replace(one, ordered=()) for one in chains]
+    assert (reach_errors(neighbours, solution), border_errors(neighbours, solution)) == ({}, expected)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

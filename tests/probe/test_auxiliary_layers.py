@@ -14,7 +14,15 @@ from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
-from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryChoice, AuxiliaryKind, attach, chosen_kind, slice_leading
+from harness.probe.auxiliary import (
+    MOST_VALUES,
+    OUTPUT_CHANNELS,
+    AuxiliaryChoice,
+    AuxiliaryKind,
+    attach,
+    chosen_kind,
+    slice_leading,
+)
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.probe.probe import null_probe
 from harness.probe.producer import ProducerKind, produce
@@ -77,6 +85,16 @@ def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
     probe = null_probe([TensorType("float32", shape)], ["outside"], AuxiliaryKind.AVGPOOL, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.shape == (*shape[:2], *[1] * (len(shape) - 2))
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (1, 257, 3, 5), (300, 7)])
+def test_few_values_of_a_tensor_of_many_channels_are_read(shape: tuple[int, ...]) -> None:
+    """Of a plain tensor with many channels, values that lie far apart are misses of the caches: few are read."""
+    builder = ModelBuilder(13)
+    result, terms = attach(builder, builder.input(TensorType("float32", shape)), AuxiliaryKind.AVGPOOL, "plain")
+    (output,) = run_on_onnxruntime(builder.build([result]))
+    assert 0.9 * MOST_VALUES <= output.size <= MOST_VALUES
+    assert terms.auxiliary_output_bytes == output.nbytes
 
 
 @pytest.mark.parametrize(

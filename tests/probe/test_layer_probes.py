@@ -110,7 +110,7 @@ def test_little_comes_back(name: str, kind: AuxiliaryKind) -> None:
 def test_null_probes_hold_no_layer(name: str, kind: AuxiliaryKind) -> None:
     """Null probes consist of producers and auxiliary layers, one output for each input."""
     plan = plan_of(name, kind)
-    allowed = {"AveragePool", "Conv", "MatMul", "Relu", "Abs", "Add", "Not", "Unsqueeze", "Slice", "Cast"}
+    allowed = {"AveragePool", "Conv", "MatMul", "Relu", "Abs", "Add", "Not", "Unsqueeze", "Reshape", "Slice", "Cast"}
     for layer in plan.layers:
         for probe in (plan.probes[layer.null], plan.probes[layer.auxiliary]):
             graph = graph_of(probe.model)

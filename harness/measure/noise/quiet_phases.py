@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
+from harness.measure.noise.interruptions import interruptions_of
 from harness.measure.summary import MAD_TO_SIGMA, seconds_of
 from harness.samples import ProbeSample, Sample
 
@@ -45,13 +46,14 @@ class Phases:
 
     `slow_share` is the share of the samples in slow phases; `slowdown` is how much longer than in quiet phases all
     samples took on average, as a fraction. `typical` is how many times as long as in quiet phases all probes together
-    take, by the medians of all their samples.
+    take, by the medians of all their samples; `interruptions` is by which fraction long runs exceed these medians.
     """
 
     quiet: tuple[ProbeSample, ...]
     slow_share: float = 0.0
     slowdown: float = 0.0
     typical: float = 1.0
+    interruptions: float = 0.0
 
 
 def phases_of(samples: Sequence[ProbeSample], clock: str) -> Phases:
@@ -73,6 +75,7 @@ def phases_of(samples: Sequence[ProbeSample], clock: str) -> Phases:
         slow_share=1 - len(quiet) / len(samples),
         slowdown=float(np.mean(np.expm1(slowness * ~is_quiet))),
         typical=_sum_of_medians(log_s, probes) / _sum_of_medians(log_s[is_quiet], probes[is_quiet]),
+        interruptions=interruptions_of(np.exp(log_s)[in_batches], np.exp(_medians(log_s, probes))[in_batches]),
     )
 
 
