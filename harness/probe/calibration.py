@@ -30,8 +30,8 @@ CHANNEL_CHOICES = (3, 20, 180)
 EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
 STACKS = (2, 4, 8)
-SIDE_BY_SIDE = (*STACKS, 32)
-"""Inputs of one probe. The cost of pairs of inputs is small next to that of as many inputs if these are few."""
+MANY_INPUTS = 32
+"""Inputs of a probe of which the pairs matter: their cost is small next to that of the inputs if these are few."""
 BUSY_EDGE = 256
 BUSY_CHANNELS = (1, 32, 32, CHANNELS)
 """Channels between the 1x1 convolutions of a busy stack. At this edge they take 8 MB, more than a core keeps, so that a
@@ -60,12 +60,12 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in (EDGES[0], edge // 4)),
         *(_null(f"x{depth}", edge, CHANNELS, [1] * depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
-        *(_side_by_side(count, auxiliary) for count in SIDE_BY_SIDE),
+        *(_side_by_side(count, auxiliary) for count in STACKS),
     ]
     if auxiliary.layer.device_memory:
         probes += [_busy(rows, returned, auxiliary) for rows in BUSY_ROWS for returned in (False, True)]
     else:
-        probes += [_returned(count, auxiliary) for count in STACKS]
+        probes += [_side_by_side(MANY_INPUTS, auxiliary), *(_returned(count, auxiliary) for count in STACKS)]
     return tuple(probes)
 
 
