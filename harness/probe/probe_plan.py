@@ -67,8 +67,8 @@ class CutNetwork:
         is not reordered there: only a layer that reads it may do that.
         """
         layouts = {name: self._layout_in_front(name, auxiliary) for name in tensors}
-        written = {name: layout for name, layout in layouts.items() if layout != "unread"}
-        return written or dict(itertools.islice(layouts.items(), 1))
+        written = [name for name, layout in layouts.items() if layout != "unread"]
+        return {name: layouts[name] for name in written or itertools.islice(layouts, 1)}
 
     def _layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
         if tensor in self.network.inputs and not auxiliary.layer.device_memory:
