@@ -25,12 +25,16 @@ _CLOCK_TRIES = 5
 
 @dataclass(frozen=True)
 class LoadedProbe:
-    """A probe ready to `run`: its request, the runtime's object that runs it, and how it was loaded."""
+    """A probe ready to `run`: its request, the runtime's object that runs it, and how it was loaded.
+
+    `inputs` are arrays that the engine reads and does not keep alive.
+    """
 
     request: LoadRequest
     engine: Any
     run: Callable[[], Any]
     report: LoadReport
+    inputs: Any = None
 
 
 def first_run(run: Callable[[], Any], compile_s: float) -> LoadReport:

@@ -28,7 +28,7 @@ OUTPUT_CHANNELS = 8
 MOST_VALUES = 256
 """The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
 _MAX_RANK = 5
-_INTEGER_POOLING = 12
+INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
@@ -75,23 +75,21 @@ def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tu
 def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
     """Append pooling to one value per channel, or to MOST_VALUES of a plain tensor with more channels.
 
-    A picture in the plain layout is pooled in three dimensions, one of them of size one. Otherwise pooling might
-    reorder the picture, and the layer would be charged for that. Half precision is pooled by LpPool, which reorders
-    nothing: a runtime that computes in float32 would round the whole picture to insert the dimension.
+    In the plain layout the tensor is one row. Otherwise pooling might reorder all of it, and the layer would be charged
+    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one. Half precision is
+    not folded, and pictures of it are pooled by LpPool, which reorders nothing: a runtime that computes in float32
+    would round the whole picture to change its shape.
     """
-    terms, read = OverheadTerms(), builder.type_of(tensor)
-    if layout == "plain" and read.dtype == "float32" and math.prod(read.shape[:2]) > MOST_VALUES:
-        folded = _reshaped(builder, tensor, (1, 1, read.elements))
-        result, own = pool(builder, folded, (-(-read.elements // MOST_VALUES),))
+    read = builder.type_of(tensor)
+    if layout == "plain" and read.dtype == "float32":
+        values = min(MOST_VALUES, math.prod(read.shape[:2]))
+        result, own = pool(builder, _reshaped(builder, tensor, (1, 1, read.elements)), (-(-read.elements // values),))
         return result, OverheadTerms(views=1) + own
-    if layout == "plain" and read.dtype == "float16" and len(read.shape) == 4:
-        return _pool_half(builder, tensor)
     if layout == "plain" and len(read.shape) == 4:
-        tensor, terms = unsqueezed(builder, tensor, (2,)), OverheadTerms(views=1)
-    result, own = pool(builder, tensor, builder.type_of(tensor).shape[2:])
-    if layout == "private":  # all channels of the one pixel that is read lie together
-        own = OverheadTerms(auxiliaries=1)
-    return result, terms + own
+        return _pool_half(builder, tensor)
+    result, own = pool(builder, tensor, read.shape[2:])
+    # In a private layout all channels of the one pixel that is read lie together.
+    return result, OverheadTerms(auxiliaries=1) if layout == "private" else own
 
 
 def _pool_half(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
@@ -185,7 +183,7 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        if builder.opset >= _INTEGER_POOLING:
+        if builder.opset >= INTEGER_POOLING:
             return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
         pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
         return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)

@@ -3,7 +3,9 @@
 If a probe's input is as large as its output, a and b cannot be separated. If the auxiliary layer reads the whole input,
 a cannot be separated from the auxiliary layer's own cost. So pooling has several strides (the output varies at a fixed
 input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
-Several of it side by side have further inputs, and stacks that return each result have further outputs.
+Several of it side by side have further inputs, and several on one input have further outputs: not on each other,
+because a runtime copies a result that is both returned and read. Pictures have one channel, which every layout keeps in
+the same order: OpenVINO pools three in blocks of 16, so a, b and c would hold reorders.
 
 A device with its own memory first stores its results there, and that time would be counted as b. Stacks of
 convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
@@ -22,7 +25,7 @@ from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish
 
 CHANNELS = 3
-"""Channels of a picture: too few for any blocked layout, so that a and b hold no reordering."""
+"""Channels of a picture of a device with its own memory, or before a convolution."""
 CHANNEL_CHOICES = (3, 20, 180)
 EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
@@ -62,15 +65,14 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
     if auxiliary.layer.device_memory:
         probes += [_busy(rows, returned, auxiliary) for rows in BUSY_ROWS for returned in (False, True)]
     else:
-        probes.append(_side_by_side(MANY_INPUTS, auxiliary))
-        probes += [
-            _null(f"x{depth} returned", EDGES[0], CHANNELS, [1] * depth, auxiliary, returned=depth) for depth in STACKS
-        ]
+        probes += [_side_by_side(MANY_INPUTS, auxiliary), *(_returned(count, auxiliary) for count in STACKS)]
     return tuple(probes)
 
 
-def _picture(edge: int, channels: int = CHANNELS) -> TensorType:
-    return TensorType("float32", (1, channels, edge, edge))
+def _picture(edge: int, auxiliary: AuxiliaryKind, channels: int = CHANNELS) -> TensorType:
+    """Return the type of a picture; one that is pooled on a processor has its channels below each other."""
+    below = channels if auxiliary.layer.strided and not auxiliary.layer.device_memory else 1
+    return TensorType("float32", (1, channels // below, below * edge, edge))
 
 
 def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tuple[str, OverheadTerms]:
@@ -88,24 +90,34 @@ def _finish(
     return finish("calibration", label, builder.build(results), terms, kind)
 
 
-def _null(
-    what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind, returned: int = 1
-) -> Probe:
-    """Return a probe of auxiliary layers after each other, one for each stride, with the last results `returned`."""
-    builder, picture = ModelBuilder(_OPSET), _picture(edge, channels)
-    results, terms = [builder.input(picture)], OverheadTerms()
+def _null(what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind) -> Probe:
+    """Return a probe of auxiliary layers after each other, one for each stride."""
+    builder, picture = ModelBuilder(_OPSET), _picture(edge, auxiliary, channels)
+    result, terms = builder.input(picture), OverheadTerms()
     for stride in strides:
-        result, added = attach_strided(builder, results[-1], auxiliary, (stride, stride))
-        results.append(result)
+        result, added = attach_strided(builder, result, auxiliary, (stride, stride))
         terms += added
     label = f"null {channels}x{edge}x{edge} {what}"
-    return _finish(label, builder, picture, results[-returned:], terms, auxiliary)
+    return _finish(label, builder, picture, [result], terms, auxiliary)
+
+
+def _returned(count: int, auxiliary: AuxiliaryKind) -> Probe:
+    """Return a probe of auxiliary layers on one input, each with its own strides and output."""
+    builder, picture = ModelBuilder(_OPSET), _picture(EDGES[0], auxiliary)
+    source, results, terms = builder.input(picture), [], OverheadTerms()
+    # A runtime computes equal auxiliary layers once.
+    for strides in itertools.islice(itertools.product((1, 2, 4), repeat=2), count):
+        result, added = attach_strided(builder, source, auxiliary, strides)
+        results.append(result)
+        terms += added
+    label = f"null {CHANNELS}x{EDGES[0]}x{EDGES[0]} returned {count} times"
+    return _finish(label, builder, picture, results, terms, auxiliary)
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     builder = ModelBuilder(_OPSET)
-    piece = slice_leading(builder, builder.input(_picture(edge)), (1, CHANNELS, part, edge))
-    read = builder.type_of(piece)
+    read = replace(_picture(part, auxiliary), shape=(*_picture(part, auxiliary).shape[:-1], edge))
+    piece = slice_leading(builder, builder.input(_picture(edge, auxiliary)), read.shape)
     result, terms = _gather(builder, piece, auxiliary)
     terms += OverheadTerms(slices=1, slice_bytes=read.bytes)
     return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, [result], terms, auxiliary)
@@ -114,7 +126,7 @@ def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
 def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:
     """Return a probe of several small inputs, each with its own auxiliary layer and output."""
     builder = ModelBuilder(_OPSET)
-    picture = _picture(EDGES[0])
+    picture = _picture(EDGES[0], auxiliary)
     results, terms = [], OverheadTerms()
     for _ in range(count):
         result, added = attach_strided(builder, builder.input(picture), auxiliary, (1, 1))
@@ -127,10 +139,11 @@ def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:
 def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     """Return a probe whose input lacks the leading dimension, which is inserted before the auxiliary layer."""
     builder = ModelBuilder(_OPSET)
-    picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
+    whole = _picture(edge, auxiliary)
+    picture = unsqueezed(builder, builder.input(TensorType("float32", whole.shape[1:])), (0,))
     result, terms = _gather(builder, picture, auxiliary)
     label = f"null {CHANNELS}x{edge}x{edge} viewed"
-    return _finish(label, builder, _picture(edge), [result], terms + OverheadTerms(views=1), auxiliary)
+    return _finish(label, builder, whole, [result], terms + OverheadTerms(views=1), auxiliary)
 
 
 def _busy(rows: int, returned: bool, auxiliary: AuxiliaryKind) -> Probe:

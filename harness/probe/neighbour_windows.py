@@ -18,9 +18,9 @@ from harness.network.layers import place_of
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECKED, ChainProbes
-from harness.probe.probe import Probe, finish, is_returned
+from harness.probe.probe import Probe, finish, left_by
 from harness.probe.probe_plan import CutNetwork
-from harness.probe.producer import ProducerKind, produce_as, producers_of
+from harness.probe.producer import ProducerKind, produce_as
 
 MOST_LAYERS = 12
 FEWEST_WINDOWS = 3
@@ -74,18 +74,16 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     written = dict.fromkeys(name for node in inside for name in node.results)
     read = dict.fromkeys(name for node in inside for name in network.activations(node) if name not in written)
     left = [name for name in written if name not in network.fixed and network.is_read_outside(name, nodes.keys())]
-    producers = dict(zip(read, producers_of(network, read, inside, cut.blocked), strict=True))
+    producers = cut.producers_of(list(read), inside)
     builder, front = _in_front(network, producers)
     names = builder.subgraph(network, inside, front)
-    behind = ((names[name], cut.layout_of(name)) for name in left)
-    results, terms = attach_all(builder, behind, auxiliary)
-    returned = [names[name] for name in left if is_returned(network, name, auxiliary)]
+    behind, returned = left_by(network, left, nodes.keys(), auxiliary)
+    results, terms = attach_all(builder, ((names[name], cut.layout_of(name)) for name in behind), auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
-    whole = finish("window", label, builder.build([*results, *returned]), terms, auxiliary)
-    builder, front = _in_front(network, producers)
-    results, terms = attach_all(
-        builder, ((front[name], cut.layout_in_front(name, auxiliary)) for name in read), auxiliary
-    )
+    whole = finish("window", label, builder.build([*results, *(names[name] for name in returned)]), terms, auxiliary)
+    layouts = cut.layouts_in_front(read, auxiliary)
+    builder, front = _in_front(network, {name: producers[name] for name in layouts})
+    results, terms = attach_all(builder, ((front[name], layout) for name, layout in layouts.items()), auxiliary)
     return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
 
 

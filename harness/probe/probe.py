@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,30 +85,40 @@ def layer_probe(
 ) -> Probe:
     """Return a probe of [producers +] layer + auxiliary layer, which reads the layer's first result.
 
-    It also returns the layer's further results, and the first one where `is_returned`. `layout` is the layout in which
-    the device keeps that result. Ensures that the model passes the ONNX checker, has the layer's operators in their
-    order, and has exactly one edge from the layer to the auxiliary layer.
+    It also returns the layer's further results. Where the network returns the first one, so does the probe, unless its
+    role is `layer`; see `left_by`. `layout` is the layout in which the device keeps that result. Ensures that the model
+    passes the ONNX checker, has the layer's operators in their order, and has at most one edge from the layer to the
+    auxiliary layer.
     """
     builder = ModelBuilder(network.opset)
     bound = {
         name: produce_as(kind, builder, network, name) for name, kind in zip(layer.graph.inputs, producers, strict=True)
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
-    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, layout)
     first, *further = layer.graph.outputs
-    others = [names[name] for name in ([first] if is_returned(network, first, auxiliary) else []) + further]
-    model = builder.build([result, *others])
-    _check_probe(model, layer, names[layer.graph.outputs[0]], len(others))
+    read, returned = [first], list[str]()
+    if role != "layer":  # S1.1
+        read, returned = left_by(network, [first], {node.index for node in layer.graph.nodes}, auxiliary)
+    results, terms = attach_all(builder, ((names[name], layout) for name in read), auxiliary)
+    others = [names[name] for name in (*returned, *further)]
+    model = builder.build([*results, *others])
+    _check_probe(model, layer, names[first], len(read), len(others))
     return finish(role, layer.name, model, terms, auxiliary)
 
 
-def is_returned(network: Network, tensor: str, auxiliary: AuxiliaryKind) -> bool:
-    """Return whether probes return a tensor beside an auxiliary layer that reads it, as the network returns it.
+def left_by(
+    network: Network, tensors: Sequence[str], nodes: Collection[int], auxiliary: AuxiliaryKind
+) -> tuple[list[str], list[str]]:
+    """Return which results of nodes an auxiliary layer reads in their probe, and which the probe returns itself.
 
-    A runtime may have to convert its layout for the host then, and may not remove the operator that writes it. On a
-    device with its own memory the transfer would hide the layer.
+    It returns what the network returns: a runtime may have to convert its layout for the host, and may not remove the
+    operator that writes it. OpenVINO copies a tensor that is both read and returned, so such a tensor has an auxiliary
+    layer only if other nodes read it in the network. On a device with its own memory the transfer would hide the layer.
     """
-    return tensor in network.outputs and not auxiliary.layer.device_memory
+    returned = [] if auxiliary.layer.device_memory else [name for name in tensors if name in network.outputs]
+    read_outside = (name for name in returned if any(one.index not in nodes for one in network.readers(name)))
+    unread = {*returned} - {*read_outside}
+    return [name for name in tensors if name not in unread], returned
 
 
 def can_stack(network: Network, layer: Layer) -> bool:
@@ -192,7 +202,7 @@ def barrier_probe() -> Probe:
     return finish("reference", "barrier", builder.build([last]))
 
 
-def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -> None:
+def _check_probe(model: AssembledModel, layer: Layer, joint: str, edges: int, others: int) -> None:
     import onnx
 
     graph = onnx.load_model_from_string(model.content).graph
@@ -201,6 +211,6 @@ def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -
     holds_layer = any(ops[at : at + len(expected)] == expected for at in range(len(ops)))
     readers = sum(list(node.input).count(joint) > 0 for node in graph.node)
     inner = sum(layer.graph.outputs[0] in node.inputs for node in layer.graph.nodes)
-    if not holds_layer or readers - inner != 1 or len(graph.output) != 1 + others:
+    if not holds_layer or readers - inner != edges or len(graph.output) != edges + others:
         why = f"operators {ops}, edges to the auxiliary layer {readers - inner}"
-        raise HarnessError(f"The probe of layer {layer.name!r} is not the layer and one auxiliary layer", why=why)
+        raise HarnessError(f"The probe of layer {layer.name!r} is not the layer and its auxiliary layer", why=why)

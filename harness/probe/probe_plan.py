@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
-from harness.network.network import Network
+from harness.network.network import Network, Node
+from harness.network.operator_kinds import WINDOWED
 from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe, visited_warm
-from harness.probe.producer import ProducerKind, producer_of, producers_of, reading_little
+from harness.probe.producer import ProducerKind, left_standing, producer_of, producers_of, reading_little
 
 STACK_COPIES = (1, 2, 4)
 HOT_RUNS = 3
@@ -49,11 +51,26 @@ class CutNetwork:
         """Return the layout in which the device keeps a tensor inside the network."""
         return "private" if tensor in self.blocked else "plain"
 
-    def layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
-        """Return the layout in which an auxiliary layer before the network's layers finds a tensor.
+    def producers_of(self, tensors: Sequence[str], nodes: Sequence[Node]) -> dict[str, ProducerKind]:
+        """Return the producers of the tensors that nodes read, in this order."""
+        network = self.network
+        found = dict(zip(tensors, producers_of(network, tensors, nodes, self.blocked), strict=True))
+        if self.runtime_graph is not None and self.runtime_graph.merges_maps:
+            exposed = {name for node in nodes if node.op not in WINDOWED for name in node.inputs} & found.keys()
+            found |= {name: left_standing(found[name], network.types[name]) for name in exposed}
+        return found
 
-        An input of the network is not reordered there: only a layer that reads it may do that.
+    def layouts_in_front(self, tensors: Iterable[str], auxiliary: AuxiliaryKind) -> dict[str, Layout]:
+        """Return those of the tensors that layers read which a null probe has, each with its layout there.
+
+        Inputs of the network are in the overhead: a null probe has one of them only if it would have nothing else. It
+        is not reordered there: only a layer that reads it may do that.
         """
+        layouts = {name: self._layout_in_front(name, auxiliary) for name in tensors}
+        written = [name for name, layout in layouts.items() if layout != "unread"]
+        return {name: layouts[name] for name in written or itertools.islice(layouts, 1)}
+
+    def _layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
         if tensor in self.network.inputs and not auxiliary.layer.device_memory:
             return "unread"
         return "private" if producer_of(self.network, tensor, self.blocked) == "convolution" else "plain"
@@ -261,22 +278,27 @@ def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
 def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[dict[str, Probe], list[Probe]]:
     """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
-    producers = producers_of(network, inputs, layer.graph.nodes, cut.blocked)
+    front = cut.producers_of(inputs, layer.graph.nodes)
     if auxiliary.layer.device_memory:
-        given = zip(producers, inputs, strict=True)
-        producers = tuple(reading_little(one, network.types[name]) for one, name in given)
+        front = {name: reading_little(one, network.types[name]) for name, one in front.items()}
     layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
-    in_front = [cut.layout_in_front(name, auxiliary) for name in inputs]
     alone: list[ProducerKind] = ["outside" for _ in inputs]
-    types = [network.types[name] for name in inputs]
-    bounds = [index_bound(network, name) for name in inputs]
     written = [network.types[result]]
+    before = cut.layouts_in_front(inputs, auxiliary)
     probes = {
         "layer": layer_probe(network, layer, alone, auxiliary, "layer", layout),
         "auxiliary": null_probe(written, ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
-        "in_context": layer_probe(network, layer, producers, auxiliary, "context", layout),
-        "null": null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
+        "in_context": layer_probe(network, layer, [front[name] for name in inputs], auxiliary, "context", layout),
+        "null": null_probe(
+            [network.types[name] for name in before],
+            [front[name] for name in before],
+            auxiliary,
+            network.opset,
+            "null",
+            [index_bound(network, name) for name in before],
+            list(before.values()),
+        ),
     }
     counts = STACK_COPIES if can_stack(network, layer) else ()
-    return probes, [stack_probe(network, layer, producers[0], auxiliary, copies, layout) for copies in counts]
+    return probes, [stack_probe(network, layer, front[inputs[0]], auxiliary, copies, layout) for copies in counts]

@@ -10,6 +10,10 @@ of both signs, for layers that branch on the sign of each value.
 A device with its own memory loads the input of a producer while the layer computes, so that a large input hides
 the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.
 Inputs of the network stay inputs of the probe.
+
+OpenVINO executes element-wise operators together with a producer that is element-wise, or that ends in a convolution
+and its activation. There `slice` leaves out the end of its input, and `pooled convolution` ends in a MaxPool of one
+pixel.
 """
 
 from __future__ import annotations
@@ -20,9 +24,18 @@ from typing import Literal
 from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import Network, Node, TensorType
-from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
+from harness.probe.auxiliary import (
+    INTEGER_POOLING,
+    dequantised,
+    dequantised_weight,
+    is_quantised_picture,
+    quantised,
+    slice_leading,
+)
 
-ProducerKind = Literal["outside", "convolution", "narrow convolution", "signed convolution", "abs", "sum"]
+ProducerKind = Literal[
+    "outside", "convolution", "narrow convolution", "signed convolution", "pooled convolution", "abs", "slice", "sum"
+]
 PRODUCER_CHANNELS = 4
 _BRANCHING = "PRelu"
 """ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
@@ -56,6 +69,13 @@ def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
     return "sum" if producer == "abs" and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
 
 
+def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:
+    """Return the producer of such a tensor that is never executed together with an element-wise operator after it."""
+    if producer == "abs" and kind.shape:
+        return "slice"
+    return "pooled convolution" if producer == "convolution" else producer
+
+
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
     """Append the producer of a tensor of the network; return the name of the tensor's copy."""
     return produce(builder, network.types[tensor], producer, index_bound(network, tensor))
@@ -71,6 +91,13 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
         return builder.operator("Abs", [builder.operator("Add", [builder.input(read), row], kind)], kind)
     if producer == "abs":
         return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
+    if producer == "slice":
+        axis = next((at for at, size in enumerate(kind.shape) if size > 1), 0)
+        return slice_leading(builder, builder.input(kind.resized(axis, kind.shape[axis] + 1)), kind.shape)
+    if producer == "pooled convolution":
+        convolved = produce(builder, kind, "convolution")
+        is_pooled = builder.opset >= INTEGER_POOLING or not is_quantised_picture(kind)
+        return builder.operator("MaxPool", [convolved], kind, kernel_shape=[1, 1]) if is_pooled else convolved
     channels = 1 if producer == "narrow convolution" else PRODUCER_CHANNELS
     source = builder.input(kind.resized(1, channels))
     if is_quantised_picture(kind):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import time
+import tracemalloc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +17,11 @@ import onnxruntime
 import pytest
 from load_requests import request_of
 
+from device_agents import arrays
 from device_agents.backends import HasOracle, Refused, create
 from device_agents.backends.openvino.openvino_backend import openvino
-from harness.network.assemble import AssembledModel
+from harness.network.assemble import AssembledModel, ModelBuilder
+from harness.network.network import TensorType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNTIMES = ("onnxruntime", "openvino")
@@ -65,6 +70,45 @@ def test_fingerprint_of_openvino_has_its_settings() -> None:
     facts = create("openvino", {"threads": 2}).fingerprint()
     assert facts["runtime"] == "openvino" and facts["runtime_version"][:2] == "20"
     assert "threads=2" in facts["settings"] and "precision=f32" in facts["settings"]
+
+
+def relu_of(size: int) -> AssembledModel:
+    """Return a network of one operator with an input and an output of so many bytes."""
+    builder = ModelBuilder(13)
+    kind = TensorType("float32", (1, size // 4))
+    return builder.build([builder.operator("Relu", [builder.input(kind)], kind)])
+
+
+def test_openvino_reads_the_inputs_of_each_loaded_probe_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe with a larger input has another array; that of the first probe lives as long as this one is loaded."""
+    made: list[weakref.ref[Any]] = []
+    real = arrays.make
+
+    def make(spec: dict[str, Any]) -> Any:
+        value = real(spec)
+        made.append(weakref.ref(value if value.base is None else value.base))  # what holds the memory
+        return value
+
+    monkeypatch.setattr(arrays, "make", make)
+    backend = create("openvino", {})
+    for name, size in (("small", 1 << 12), ("large", 1 << 22)):
+        backend.load(replace(request_of(relu_of(size)), probe=name))
+    gc.collect()
+    assert [one() is not None for one in made] == [True, True]
+    backend.unload("small")
+    gc.collect()
+    assert [one() is not None for one in made] == [False, True]
+
+
+def test_openvino_copies_no_results() -> None:
+    """A run allocates no memory of the size of its output: what that takes depends on other probes of the process."""
+    backend = create("openvino", {})
+    backend.load(request_of(relu_of(1 << 22)))
+    tracemalloc.start()
+    backend.run("p")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_an_openvino_device_that_is_not_here_is_refused_with_the_list() -> None:

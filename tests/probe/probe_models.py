@@ -77,3 +77,16 @@ def run_on_onnxruntime(model: AssembledModel, optimised: str | None = None) -> l
     session = onnxruntime.InferenceSession(model.content, options, ["CPUExecutionProvider"])
     outputs: list[Any] = session.run(None, {spec.name: arrays.make(spec.wire()) for spec in model.inputs})
     return outputs
+
+
+def executed_by_openvino(model: AssembledModel) -> list[str]:
+    """Return the kinds of the nodes that OpenVINO executes for a model, in an order of execution."""
+    from device_agents.backends.onnx_bytes import with_weights
+    from device_agents.backends.openvino.openvino_backend import openvino
+
+    content = with_weights(model.content, {spec.name: arrays.make(spec.wire()) for spec in model.weights})
+    core = openvino.Core()
+    settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    graph = core.compile_model(core.read_model(content), "CPU", settings).get_runtime_model()
+    kinds = (one.get_rt_info()["layerType"] for one in graph.get_ordered_ops())
+    return [kind for kind in (str(getattr(kind, "value", kind)) for kind in kinds) if kind != "Const"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probe_models import graph_of, run_on_onnxruntime
+from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
@@ -68,6 +68,15 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
         assert output.size <= OUTPUT_CHANNELS * math.prod(shape)
     else:
         assert terms.auxiliary_input_bytes == 4
+
+
+@pytest.mark.parametrize("shape", [(7, 24), (1, 48, 40), (1, 3, 9, 9), (1, 16, 9, 9), (2, 64, 8, 8)])
+def test_openvino_pools_plain_tensors_where_they_are(shape: tuple[int, ...]) -> None:
+    """Pooling after a layer whose result is in the plain layout reorders nothing, whatever the number of channels."""
+    builder = ModelBuilder(13)
+    kind = TensorType("float32", shape)
+    result, _ = attach(builder, builder.operator("Abs", [builder.input(kind)], kind), AuxiliaryKind.AVGPOOL, "plain")
+    assert "Reorder" not in executed_by_openvino(builder.build([result]))
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9), (1, 3, 4, 5, 6)])
@@ -143,6 +152,10 @@ PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
     ("convolution", TensorType("float32", (2, 3, 1, 7))),
     ("narrow convolution", TensorType("float32", (1, 8, 5, 5))),
     ("signed convolution", TensorType("float32", (1, 8, 5, 5))),
+    ("pooled convolution", TensorType("float32", (2, 3, 1, 7))),
+    ("slice", TensorType("float32", (1, 3, 5))),
+    ("slice", TensorType("int64", (1, 1))),
+    ("slice", TensorType("bool", (2, 3))),
     ("abs", TensorType("float32", (3, 5))),
     ("sum", TensorType("float32", (3, 5))),
     ("sum", TensorType("float16", (2, 3, 4, 1))),
@@ -162,6 +175,23 @@ def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: Tensor
     if producer != "outside":
         (output,) = run_on_onnxruntime(builder.build([result]))
         assert (str(output.dtype), output.shape) == (kind.dtype, kind.shape)
+
+
+@pytest.mark.parametrize("producer", ["slice", "pooled convolution"])
+def test_openvino_executes_an_element_wise_layer_apart_from_its_producer(producer: ProducerKind) -> None:
+    """The probe with the layer executes one node more than the null probe; after other producers it does not."""
+
+    def executed(producer: ProducerKind, *layer: str) -> int:
+        builder, kind = ModelBuilder(13), TensorType("float32", (1, 8, 6, 6))
+        tensor = produce(builder, kind, producer)
+        for op in layer:
+            tensor = builder.operator(op, [tensor], kind)
+        result, _ = attach(builder, tensor, AuxiliaryKind.AVGPOOL, "private" if "conv" in producer else "plain")
+        return len(executed_by_openvino(builder.build([result])))
+
+    assert executed(producer, "Sigmoid") == executed(producer) + 1
+    other: ProducerKind = "abs" if producer == "slice" else "convolution"
+    assert executed(other, "Sigmoid") == executed(other)
 
 
 def test_a_signed_producer_writes_both_signs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from probe_models import graph_of, run_on_onnxruntime
+from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, fit_overhead, row_of
@@ -155,6 +155,14 @@ def test_probes_count_the_tensors_that_cross_to_the_host(kind: AuxiliaryKind) ->
         counted = (0, 0) if kind.layer.device_memory else further
         assert (probe.terms.further_inputs, probe.terms.further_outputs) == counted
         assert probe.terms.input_pairs == sum(range(counted[0] + 1))
+
+
+def test_openvino_reorders_nothing_in_null_probes() -> None:
+    """Each executes its pools and views only, as often as it holds them: a, b and c have no reorders in them."""
+    for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 0):
+        executed = executed_by_openvino(probe.model)
+        assert "Reorder" not in executed
+        assert executed.count("Pooling") == probe.terms.auxiliaries
 
 
 def test_busy_stacks_differ_only_in_their_outputs() -> None:

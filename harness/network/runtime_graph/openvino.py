@@ -41,7 +41,7 @@ def read_openvino(network: Network, names: EmittedNames, content: bytes) -> Runt
     blocked = {index for nodes, layout in layers if not _is_plain(layout) for index in nodes}
     written = ((name, node.index) for node in network.nodes if node.index in blocked for name in node.outputs)
     read_outside = (name for name, index in written if network.is_read_outside(name, group_of[index]))
-    return RuntimeGraph(groups, frozenset(read_outside))
+    return RuntimeGraph(groups, frozenset(read_outside), merges_maps=True)
 
 
 def _absorb_folded(network: Network, sets: DisjointSets, named: Collection[int]) -> None:

@@ -23,7 +23,8 @@ class RuntimeGraph:
     `groups` are the nodes executed as one; they cover every node of the network. `blocked` are the tensors kept in a
     layout of the runtime's own. `chains` are the nodes whose layers exchange their data on chip, empty if the device
     reports none. `views` are nodes that take no time. `unsigned_pairs` is whether the runtime turned `int8` between
-    QuantizeLinear and DequantizeLinear into `uint8`.
+    QuantizeLinear and DequantizeLinear into `uint8`. `merges_maps` is whether it executes an element-wise operator
+    together with any other in front of it, or with a convolution, even after an activation.
     """
 
     groups: tuple[frozenset[int], ...]
@@ -31,6 +32,7 @@ class RuntimeGraph:
     chains: tuple[frozenset[int], ...] = ()
     views: frozenset[int] = frozenset()
     unsigned_pairs: bool = False
+    merges_maps: bool = False
 
     def is_view(self, nodes: Iterable[Node]) -> bool:
         """Return whether nodes take no time."""
