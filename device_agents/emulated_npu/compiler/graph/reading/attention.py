@@ -1,7 +1,8 @@
 """Attention of ONNX Runtime, a softmax of products of queries and keys times values, and rotary embeddings.
 
-Attention computes all three from one input, MultiHeadAttention takes them, and in GroupQueryAttention several heads of
-queries share one of keys. Every sequence of a batch of GroupQueryAttention has the total length that the node states.
+Attention computes queries, keys and values from one input, MultiHeadAttention takes them, and in GroupQueryAttention
+several heads of queries share one of keys. Every sequence of a batch of GroupQueryAttention has the total length that
+the node states.
 """
 
 from __future__ import annotations
