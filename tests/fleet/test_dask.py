@@ -18,8 +18,9 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, free_port, lab, wait_until
+from dask_rig import Lab, lab, wait_until
 from nullbench import build_network
+from sshd_server import free_port
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
