@@ -51,6 +51,17 @@ def open_plain(path: Path) -> Iterator[io.BufferedReader]:
         os.close(handle)
 
 
+def in_home(text: str) -> Path:
+    """Return a path, ~ and ~USER replaced by a home folder; raise ConfigurationError if that is not known."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        step = "Set HOME, or write the path without ~"
+        raise ConfigurationError(
+            f"There is no home folder for {text[:200]!r}", why=str(error), next_step=step
+        ) from error
+
+
 def read_file(path: Path, limit_bytes: int) -> bytes:
     """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
     with open_plain(path) as file:

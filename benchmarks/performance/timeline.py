@@ -40,7 +40,7 @@ _STAGES = (
     ("harness.measure.device_requests", "DeviceRequests._visit", "journal"),
     ("harness.measure.campaign", "CampaignRun._due", "choosing visits"),
     ("harness.measure.campaign", "CampaignRun._most_worthwhile", "choosing visits"),
-    ("harness.measure.campaign", "CampaignRun._report", "progress"),
+    ("harness.measure.campaign_forecast", "CampaignProgress._report", "progress"),
 )
 _WHOLE = ("golden probes", "further processes")
 """Stages that are campaigns of their own, and are not divided."""

@@ -84,7 +84,10 @@ class CampaignForecast:
     @property
     def remaining_s(self) -> float | None:
         """The seconds that the campaign still takes; None before the first visit."""
-        return sum(map(self._batch_s, range(len(self.sizes)))) if self._round_s else None
+        if not self._round_s:
+            return None
+        load_s, round_s = self._mean(self._load_s, self.loads), self._mean(self._round_s, self.sizes)
+        return sum(self._batch_s(batch, load_s, round_s) for batch in range(len(self.sizes)))
 
     @property
     def effort(self) -> float:
@@ -94,7 +97,8 @@ class CampaignForecast:
         rounds = sum(size * max(0, left) for size, left in zip(self.sizes, rounds_left, strict=True))
         return (self.compiles and loads) or rounds
 
-    def _batch_s(self, batch: int) -> float:
+    def _batch_s(self, batch: int, usual_load_s: float, usual_round_s: float) -> float:
+        """Return the seconds that a batch still takes; `usual` ones are those of others per effort."""
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
         last = max((done, *own))
         expected, share = self._expected.get(batch) or self._typical(last)
@@ -102,8 +106,8 @@ class CampaignForecast:
         loadings = len(own) + bool(further)
         if self._kept.get(batch, self._mostly_kept):
             loadings = min(loadings, int(batch not in self._load_s))
-        load_s = self._load_s.get(batch, self._mean(self._load_s, self.loads) * self.loads[batch])
-        round_s = self._round_s.get(batch, self._mean(self._round_s, self.sizes) * self.sizes[batch])
+        load_s = self._load_s.get(batch, usual_load_s * self.loads[batch])
+        round_s = self._round_s.get(batch, usual_round_s * self.sizes[batch])
         if self._loading is not None and self._loading[0] == batch:
             load_s, loadings = (1 - self._loading[1]) * load_s, 1
         return loadings * load_s + (last - done + share * further) * round_s

@@ -185,10 +185,13 @@ class DeviceRequests:
             known = self._latest_s(load for _, load in due)
             unknown = any(probe_of(load) not in known for _, load in due)
             longest_s = max(self._latest_s(self.samples).values(), default=_UNKNOWN_S) if unknown else 0.0
-            left_s = REQUEST_S
+            left_s = REQUEST_S / self._slowness
+            visit_s = {
+                load: known.get(probe_of(load), longest_s) * (batch.runs + self._untimed_runs(load, batch))
+                for load in {load for _, load in due}
+            }
             for count, (_, load) in enumerate(due):
-                runs = batch.runs + self._untimed_runs(load, batch)
-                left_s -= known.get(probe_of(load), longest_s) * runs * self._slowness
+                left_s -= visit_s[load]
                 if left_s < 0 and count:
                     break
             else:
@@ -216,7 +219,8 @@ class DeviceRequests:
     def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str], finish: Callable[[], None]) -> None:
         """Visit the loads of these slots in one request, after a visit to each of `untimed`; commit once."""
         loads = (*untimed, *(load for _, load in due))
-        visits = [Visit(load, self._untimed_runs(load, batch), batch.runs) for load in loads]
+        warmup = {load: self._untimed_runs(load, batch) for load in set(loads)}
+        visits = [Visit(load, warmup[load], batch.runs) for load in loads]
         slots: list[Slot | None] = [*(None for _ in untimed), *(slot for slot, _ in due)]
         self.before()
         started_s = time.monotonic()

@@ -30,7 +30,7 @@ _STRUCTURES_BYTES = 300 << 10
 
 _AHEAD_BYTES = 128 << 20
 """Weights of the probes that are sent ahead: a device may load them side by side, and makes their weights for that."""
-_MODELS, _BYTES = 64, 1 << 20
+_MODELS, _BYTES = 64, 2 << 20
 """How many models, and how many bytes of them, go into one request: some networks, or windows of them.
 
 That is seconds of work, during which a stop waits. A larger network is sent by itself, so that a request takes no

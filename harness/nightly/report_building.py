@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from harness.errors import HarnessError, LutError, OutOfService, bug
+from harness.errors import ConfigurationError, HarnessError, LutError, OutOfService, bug
 from harness.fleet.health import configured_band
 from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import now
@@ -206,6 +206,10 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
         step = f"Run `harness --debug lut build --device {device}` and report its output"
         found = bug(error, "Building the table failed because of a bug in harness", step)
         return _kept(workspace, device, found.what, Failure.of(found))
+    if (used := latest_lut(workspace.lut, device)) != table.path:
+        what = f"{device}/{used.name} has a later date than {table.path.name}, and stays the newest table"
+        later = ConfigurationError(what, next_step="If the clock was wrong, remove the table with the later date")
+        return _kept(workspace, device, what, Failure.of(later))
     return PublishedTable(f"{device}/{table.path.name}", table.created, len(table.entries))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.device.inventory import BUILT_IN, Local, Ssh, find_device, load_inventory
+from harness.device.ssh.ssh_config import SshConfig
 from harness.errors import ConfigurationError, UnknownDevice
 
 BOARD = """
@@ -45,6 +46,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert device.transport.known_hosts == tmp_path / "known_hosts"
     assert device.transport.ssh_config == Path("~/.ssh/config").expanduser()
     assert (device.transport.port, device.transport.agent, device.resource) == (None, "forced", "cpu")
+
+
+def test_a_user_without_home_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home folder no file of OpenSSH is read, unless the inventory names one there."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    lines = '[devices.b]\ntransport = "ssh"\nhost = "127.0.0.1"\nport = 22\nuser = "me"\nidentity = "key"\n'
+    (tmp_path / "devices.toml").write_text(lines)
+    transport = load_inventory(tmp_path / "devices.toml")["b"].transport
+    assert isinstance(transport, Ssh) and transport.ssh_config is None
+    assert SshConfig(None).lookup("alias").host == "alias"
+    (tmp_path / "devices.toml").write_text(lines + 'ssh_config = "~/.ssh/config"\n')
+    with pytest.raises(ConfigurationError, match="ssh_config is not a path"):
+        load_inventory(tmp_path / "devices.toml")
+    (tmp_path / "config").write_text("Include ~nobody-of-this-name/config\n")
+    with pytest.raises(ConfigurationError, match="no home folder"):
+        SshConfig(tmp_path / "config")
 
 
 def test_options_and_resource_are_taken(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,11 @@ from load_requests import request_of
 from nullbench import build_network
 
 from device_agents.backends import Refused
-from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend
+from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend, parallel_compile
 from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
-from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.messages import TrueLayer
 from device_agents.result_cache import VARIABLE, put
 from harness import profile
@@ -68,11 +71,32 @@ def test_models_compiled_side_by_side_are_those_compiled_alone(models: list[Asse
     assert time_models(contents[:1], EDGE, 8) == {contents[0]: alone[contents[0]]}
 
 
+@pytest.mark.parametrize("kind", [MemoryError, IndexError])
+def test_a_model_that_fails_is_left_to_loading(
+    models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """A model that fails in any way is left out, and so is that of a fork that dies; what others found stays."""
+    parent, contents = os.getpid(), [one.content for one in models]
+
+    def failing(model: bytes, machine: Machine) -> TimedModel:
+        if model == contents[0]:
+            raise kind
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return time_model(model, machine)
+
+    monkeypatch.setattr(parallel_compile, "time_model", failing)
+    found = time_models(contents, EDGE, 3)
+    assert contents[0] not in found
+    assert len(found) >= len(contents) - 3
+    assert all(timed == time_model(content, EDGE) for content, timed in found.items())
+
+
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_fewer_processes_than_cores_find_what_they_can(
     models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
-    """A system that allows no further process is no error: those that started do all the work."""
+    """A system that allows no further process is no error: this process and those that started do all the work."""
     fork, started = os.fork, iter(range(allowed))
 
     def limited() -> int:
@@ -82,7 +106,7 @@ def test_fewer_processes_than_cores_find_what_they_can(
 
     monkeypatch.setattr(os, "fork", limited)
     contents = [one.content for one in models]
-    assert set(time_models(contents, EDGE, 3)) == set(contents[: len(contents) * allowed])
+    assert set(time_models(contents, EDGE, 3)) == set(contents)
 
 
 def test_a_later_session_loads_without_compiling(
@@ -169,3 +193,15 @@ def test_a_backend_that_prepares_nothing_says_so(start_agent: Callable[[], Any])
     agent.lease()
     fields = {"token": agent.token, "model_bytes": [], "sha256": hashlib.sha256(b"").hexdigest()}
     assert agent.ask("prepare", **fields).fields["code"] == "backend"
+
+
+def test_compiling_leaves_no_cycles_behind() -> None:
+    """What does not fit in the search for chains is freed at once, without the collector of cyclic garbage."""
+    model = assemble_network(load_network("builtin:squeezenet")).content
+    gc.collect()
+    gc.disable()
+    try:
+        time_model(model, EDGE)
+        assert not [one for one in gc.get_objects() if isinstance(one, DoesNotFit)]
+    finally:
+        gc.enable()

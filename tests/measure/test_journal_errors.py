@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from altered_journals import editing, page_size
@@ -161,6 +163,18 @@ def test_a_journal_that_another_process_has_locked_is_not_a_full_disk(
         Journal(path)
     with Journal(path) as journal:
         assert journal.check_all() == {1: "intact"}
+
+
+def test_a_file_system_without_locks_is_no_other_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite reports a file system that locks no file as a lock of another process; the error names the file system."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("harness.measure.journal.database.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with _locked(path, "BEGIN EXCLUSIVE"), pytest.raises(JournalError, match=r"No locks available.*local disk"):
+        Journal(path)
 
 
 def test_a_journal_in_a_folder_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

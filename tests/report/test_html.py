@@ -297,6 +297,23 @@ def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_everything_that_takes_the_focus_has_a_name(browser: Browser, tmp_path: Path) -> None:
+    """A screen reader finds a role and a name for each stop of the tab key, also for the tools of figures."""
+    path = tmp_path / "report.html"
+    write_report(path, make_table(), [make_estimate()])
+    visit = browser.open(path)
+    stops = visit.page.evaluate(
+        f"""() => ({DEEP})(document.body).filter(node => node.tabIndex >= 0).map(node => [node.role || node.localName,
+            node.ariaLabel || node.innerText || node.labels?.[0]?.innerText])
+        """
+    )
+    assert ["button", "Reset"] in stops
+    assert [stop for stop in stops if not stop[1] or stop[0] == "div"] == []
+    visit.page.get_by_role("button", name="Reset").first.focus()
+    visit.page.keyboard.press("Enter")
+    assert visit.errors == []
+
+
 def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_path: Path) -> None:
     """Figures follow a change between light and dark mode without an error."""
     path = tmp_path / "report.html"

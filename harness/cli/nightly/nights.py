@@ -19,7 +19,7 @@ from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import check_results, file_option
 from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table
 from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
-from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
@@ -212,8 +212,7 @@ def install(
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """
-    import getpass
-
+    from harness.device.session import user_name
     from harness.nightly import timers
 
     workspace = find_workspace(directory)
@@ -227,7 +226,7 @@ def install(
         note("Add this line with `crontab -e`")
         return
     output = destination.output
-    system_user = getpass.getuser() if output else None
+    system_user = user_name() if output else None
     if destination.only_print:
         print(f"# {wanted.name}.service\n{timers.service_unit(wanted, system_user)}")
         print(f"# {wanted.name}.timer\n{timers.timer_unit(wanted)}", end="")
@@ -276,7 +275,9 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
         workspace.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = reason_of(error)
-        raise ConfigurationError(f"Reports cannot be written to {workspace.reports}", why=why) from error
+        raise ConfigurationError(
+            f"Reports cannot be written to {workspace.reports}", why=why, next_step=CHECK_FILE
+        ) from error
     written: list[Path] = []
     for (suffix, content), beside in zip(
         ((".md", markdown(report).encode()), (".xml", junit(report))), also, strict=True
@@ -367,7 +368,7 @@ def show_status(state: NightStatus) -> None:
         note("No night has been reported yet; run one with `harness nightly run`")
     devices = []
     for device in state.devices:
-        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d"
+        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
         health, deferred = device.health, ", ".join(device.deferred)
         devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
     if devices:

@@ -151,17 +151,17 @@ class Planner:
     def _all_ways(self, chain: Chain) -> list[Way]:
         """Return all ways to run a chain; raises DoesNotFit if there is none."""
         ways: list[Way] = []
-        problem: DoesNotFit | None = None
+        problems: list[DoesNotFit] = []
         for room in self._rooms:
             try:
                 ways.extend(self._search.ways(chain, room))
             except DoesNotFit as error:
-                problem = problem or error
+                problems.append(error.with_traceback(None))
             except NotTileable as error:
                 what = f"{chain.layers[-1].name} cannot be cut into tiles that fit"
-                problem = problem or DoesNotFit(what, str(error))
+                problems.append(DoesNotFit(what, str(error)))
         if not ways:
-            raise problem or DoesNotFit(f"There is no room for {chain.layers[-1].name}")
+            raise problems.pop(0) if problems else DoesNotFit(f"There is no room for {chain.layers[-1].name}")
         return ways
 
     def _singly_ps(self, start: int, end: int) -> int | None:

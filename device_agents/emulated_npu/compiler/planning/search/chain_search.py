@@ -44,20 +44,20 @@ class ChainSearch:
         """Return quick estimates of good choices, one for each assumption; raises as `choices`."""
         sweeps = self._sweeps(chain, room)
         found: list[tuple[ChainEstimate, ...]] = []
-        problem: DoesNotFit | NotTileable | None = None
+        problems: list[DoesNotFit | NotTileable] = []
         for parts in sweeps:
             try:
                 found.append(self._swept(parts, chain, room, assumptions))
             except (DoesNotFit, NotTileable) as error:
-                problem = error
+                problems.append(error.with_traceback(None))
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
                 plans = self._cuts.coarsest(chain, room, effort_of(chain))
                 found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
-                problem = error
-        if problem is not None and not found:
-            raise problem
+                problems.append(error.with_traceback(None))
+        if problems and not found:
+            raise problems.pop()
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _swept(

@@ -73,7 +73,7 @@ class CutSearch:
                 try:
                     found += self._coarsest_whole(candidates, wanted, chain, room, effort)
                 except DoesNotFit as error:
-                    problems.append(error)
+                    problems.append(error.with_traceback(None))
                 except NotTileable:
                     continue
                 # Groups of other layers differ in the order in which they read memory: the first that fits may be slow.
@@ -87,7 +87,8 @@ class CutSearch:
             raise refused
         if not problems:
             raise NotTileable(f"{chain.layers[-1].name} cannot be cut along any axis")
-        raise min(problems, key=lambda problem: problem.demand_bytes)
+        problems.sort(key=lambda problem: problem.demand_bytes)
+        raise problems.pop(0)
 
     def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: Effort) -> list[TimedPlan]:
         """Return plans in a few passes for a chain that fits in one.
@@ -191,20 +192,20 @@ class CutSearch:
     def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
-        problem: DoesNotFit | None = None
+        problems: list[DoesNotFit] = []
         for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
             cut = tuple([Cut(item.axis, item.size, mode) for item, mode in zip(cuts, modes, strict=True)])
             try:
                 found.append(self._planned(chain, cut, room, effort.turns))
             except DoesNotFit as error:
-                problem = error
+                problems.append(error.with_traceback(None))  # a traceback would keep all callers' values, as cycles
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
                     break
                 continue
             if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
                 break
-        if problem is not None and not found:
-            raise problem
+        if problems and not found:
+            raise problems.pop()
         return found
 
     def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:

@@ -118,9 +118,9 @@ def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) 
         try:
             found.append((_outline(smaller, ends), smaller))
         except DoesNotFit as error:
-            problems.append(error)
+            problems.append(error.with_traceback(None))
     if not found:
-        raise problems[0]
+        raise problems.pop(0)
     outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
     return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
