@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,23 +99,6 @@ def _too_short(path: Path, size: int) -> ConfigurationError:
     return ConfigurationError(f"{path} is too short", why=why, next_step=step)
 
 
-class Span(Protocol):
-    """Some candidates with consecutive numbers, which another process can also generate."""
-
-    @property
-    def first(self) -> int:
-        """The number of the first candidate."""
-        ...
-
-    def rows(self) -> Rows:
-        """Return the candidates."""
-        ...
-
-    def scores(self) -> NDArray[np.floating[Any]] | None:
-        """Return the score of each candidate, None without scores."""
-        ...
-
-
 @dataclass(frozen=True)
 class RandomSpan:
     """Candidates drawn with a seed: the same ones wherever they are drawn."""
@@ -153,16 +136,10 @@ class ArraySpan:
         return self.scored
 
 
-class Part(Protocol):
-    """An array of which parts are read, in memory or in a file."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        ...
-
-    def __getitem__(self, part: slice, /) -> NDArray[Any]:
-        """Return some rows."""
-        ...
+Span = RandomSpan | ArraySpan
+"""Some candidates with consecutive numbers, which another process can also generate."""
+Part = ArrayFile | NDArray[Any]
+"""An array of which parts are read, in a file or in memory."""
 
 
 def random_spans(count: int, sizes: Sequence[int], seed: int) -> Iterator[Span]:

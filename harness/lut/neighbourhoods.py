@@ -49,6 +49,11 @@ class KnownLayer(Protocol):
         ...
 
     @property
+    def signature(self) -> str:
+        """The text of its key."""
+        ...
+
+    @property
     def remainder_s(self) -> float:
         """Its part of a sum, in seconds."""
         ...

@@ -8,31 +8,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from harness.array_types import Floats
 from harness.lut.chain_rows import VIEW, ChainRow
+from harness.lut.neighbourhoods import KnownLayer
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.weight_loads import LoadsOf, WeightLoads
 
 _SIZES = (0, *(1 << power for power in range(14, 27)))
-
-
-class KnownLayer(Protocol):
-    """An entry of a table; see `harness.lut.table.Entry`."""
-
-    @property
-    def signature(self) -> str:
-        """The text of its key."""
-        ...
-
-    @property
-    def remainder_s(self) -> float:
-        """Its part of a sum, in seconds."""
-        ...
 
 
 Entries = Mapping[tuple[str, str], KnownLayer]

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from harness.errors import (
     CoverageError,
@@ -19,6 +19,7 @@ from harness.errors import (
     UsageError,
     record_of,
 )
+from harness.network.keyed_network import KeyedNetwork
 from harness.network.model_references import (
     ModelContent,
     ModelReference,
@@ -27,7 +28,7 @@ from harness.network.model_references import (
     model_references,
     shown,
 )
-from harness.network.network import Network, UnmeasuredNode
+from harness.network.network import Network
 from harness.network.reading.limits import READING
 from harness.parallel import cores, may_fork, results
 from harness.text import printable
@@ -59,37 +60,8 @@ class RefusedNetwork(ErrorRecord):
         return printable(str(self.error()))
 
 
-class ListedNetwork(Protocol):
-    """What a list needs of a network, whole or as keys of layers."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        """The name that results carry: that of the file, with folders if another network of the list has the same."""
-        ...
-
-    @property
-    def file(self) -> str:
-        """The reference that it was read from, as messages show it."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """The hash of what was read."""
-        ...
-
-    @property
-    def symbols(self) -> frozenset[str]:
-        """The names that `--dim` gives values: symbolic dimensions, and inputs of one whole number or Boolean."""
-        ...
-
-    @property
-    def unmeasured(self) -> tuple[UnmeasuredNode, ...]:
-        """The nodes whose sizes depend on the data, or whose results are not numbers."""
-        ...
-
-
+ListedNetwork = Network | KeyedNetwork
+"""A network of a list, whole or as keys of layers."""
 AnyNetwork = TypeVar("AnyNetwork", bound=ListedNetwork)
 Load = Callable[[ModelReference, Callable[[str], None]], AnyNetwork]
 """Reads one network, and passes lines about it to a function."""

@@ -1,4 +1,4 @@
-"""A sweep as the fields of a JSON object, CSV rows, text tables and a plot."""
+"""A sweep as the fields of a JSON object, CSV rows, text tables and a plot, with the knees of its curves."""
 
 from __future__ import annotations
 

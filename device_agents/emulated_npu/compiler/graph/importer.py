@@ -1,4 +1,4 @@
-"""The graph stage: from an ONNX model to a graph of hardware layers (S2.5, S3.6)."""
+"""The graph stage: from an ONNX model to hardware layers within the limits of commands, with memory orders."""
 
 from __future__ import annotations
 

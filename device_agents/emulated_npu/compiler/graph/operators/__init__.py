@@ -33,7 +33,6 @@ _FAMILIES = (
     "generation",
     "transforms",
     "spatial.sampling",
-    "spatial.unpooling",
     "quantisation",
 )
 OPERATORS: Mapping[str, Handler] = {
