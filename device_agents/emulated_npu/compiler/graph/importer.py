@@ -34,8 +34,10 @@ DEFAULT_DOMAIN = "ai.onnx"
 """The domain of operators that name none."""
 
 
-def import_model(model: bytes | ModelProto) -> Graph:
+def import_model(model: bytes | ModelProto, columns: int = 32) -> Graph:
     """Return the hardware layers of a model, folded; nodes that move no data become views.
+
+    `columns` are those of the matrix unit for which the phases of transposed convolutions are chosen.
 
     Requires: shapes that are known before the network runs. Weights may be initializers without data (`data_location`
     external).
@@ -44,7 +46,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
     Raises UnsupportedOperator for a node that cannot be compiled, InvalidModel for a model that is not valid.
     """
     source = recognise(parse_model(model, _is_whole))
-    build, free = Builder(source), list(source.free)
+    build, free = Builder(source, columns), list(source.free)
     for node in source.nodes:
         build.begin(node)
         OPERATORS[node.op](build, node)
