@@ -3,7 +3,7 @@
 Cores notify each other only of writes. A core accesses memory off chip in order: its IO queue is in order, and loads
 only move to earlier positions. So if core B is notified of a write of core A in phase p, then A has finished all reads
 and writes of the phases before p, and B also has the information that A had at the beginning of phase p. A slice
-sends one notification per tile: after all of them, or after the only one, A has finished phase p as well.
+sends one notification per tile, in order: after that of the last tile A has finished phase p as well.
 
 An address may be written again in phase q if every core that writes in phase q or later has by then the information
 that all other cores have finished the last phase in which they use it. A core has then received the notifications of
@@ -13,15 +13,18 @@ the value keeps its address for longer, at most to the end.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.compiler.graph.regions import (
     Region,
     intersection,
     is_empty,
+    overlap,
+    read_region,
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 
@@ -30,12 +33,18 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class PhaseAccess:
-    """A core accesses a region of a value in a phase; the accesses of a phase follow those of earlier phases."""
+    """A core accesses a region of a value in a phase; the accesses of a phase follow those of earlier phases.
+
+    `last` is the part of a write that its last pass stores. A read awaits the notification of that part if `complete`
+    overlaps it: it is the region of a read that loads every element of it. None if that is not known.
+    """
 
     core: int
     phase: int
     value: str
     region: Region
+    last: Region | None = None
+    complete: Region | None = None
 
 
 @dataclass(frozen=True)
@@ -61,22 +70,45 @@ def shared_lifetimes(
     steps: Counter[tuple[int, int]] = Counter()
     for core, (part, own) in enumerate(zip(parts, chains, strict=True)):
         phase_of: dict[int, int] = {}
+        lasts: dict[int, Region | None] = {}
         for plan in own:
+            lasts.update((layer.index, _stored_last(layer.output, plan)) for layer in plan.layers)
             first = min(phases[layer.index] for layer in plan.layers)
             phase_of.update((layer.index, first) for layer in plan.layers)
             steps[core, first] += plan.passes + len(plan.layers) - 1
         for layer in part.layers:
             phase = phase_of[layer.index]
-            written.append(PhaseAccess(core, phase, layer.output.value, _region(layer.output)))
-            read.extend(PhaseAccess(core, phase, view.value, _region(view)) for view in layer.reads)
+            written.append(
+                PhaseAccess(core, phase, layer.output.value, layer.output.value_region, lasts[layer.index])
+            )
+            for place, view in enumerate(layer.reads):
+                complete = _read_complete(layer, place)
+                read.append(PhaseAccess(core, phase, view.value, view.value_region, complete=complete))
     step_by_step = {place for place, count in steps.items() if count > 1}
     spans = last_phases((*written, *read), notifications(written, read, step_by_step), step_by_step)
     results = {name for part in parts for name in part.outputs}
     return {name: spans[name] for name in {access.value: None for access in written} if name not in results}
 
 
-def _region(view: View) -> Region:
-    return view.value_region
+def _stored_last(output: View, plan: ChainPlan) -> Region | None:
+    """Return the part of an output that the last pass stores; None if it stores none, or every so many elements."""
+    geometry, name = plan.geometry, output.value
+    tile = tuple(count - 1 for count in geometry.counts)
+    if name not in geometry.stored or not geometry.is_active(name, tile) or not _has_no_gaps(output):
+        return None
+    return intersection(output.value_region, geometry.stored_region(name, tile))
+
+
+def _read_complete(layer: HardwareLayer, place: int) -> Region | None:
+    """Return the part of a value that a layer reads; None if it may leave out elements of it."""
+    view, settings = layer.reads[place], layer.settings
+    if not _has_no_gaps(view) or any(map(operator.gt, settings.stride, settings.kernel)):
+        return None
+    return view.value_region_of(read_region(layer, place, layer.output.region))
+
+
+def _has_no_gaps(view: View) -> bool:
+    return all(axis.step == 1 for axis in view.axes)
 
 
 def notifications(
@@ -84,8 +116,8 @@ def notifications(
 ) -> tuple[Notification, ...]:
     """Return the notifications that cores receive for values that others have written in earlier phases.
 
-    The writes of a core are in order. `step_by_step` lists cores and phases in which a core stores some of its outputs
-    before it has fetched all its inputs.
+    The writes of a core are in order. `step_by_step` lists cores and phases in which a core stores in several steps,
+    some of them before it has fetched all its inputs.
     """
     readers: dict[str, list[PhaseAccess]] = defaultdict(list)
     for read in reads:
@@ -99,7 +131,10 @@ def notifications(
             common = intersection(read.region, write.region)
             if not is_empty(common):
                 place = (write.core, write.phase)
-                is_all = place not in step_by_step or (common == write.region and write is last[place])
+                awaited = common == write.region
+                if read.complete is not None and write.last is not None:
+                    awaited = awaited or overlap(read.complete, write.last)
+                is_all = place not in step_by_step or (awaited and write is last[place])
                 done = write.phase if is_all else write.phase - 1
                 found[Notification(write.core, done, read.core, read.phase)] = None
     return tuple(found)
