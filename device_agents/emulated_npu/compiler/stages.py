@@ -253,6 +253,7 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
                 machine=group.machine,
                 packed=tuple(packed),
                 plain=tuple(plain),
+                spaces={name: buffer.space for name, buffer in planned.buffers.items()},
             )
         )
     return tuple(groups)
