@@ -78,9 +78,7 @@ def shared_lifetimes(
             steps[core, first] += plan.passes + len(plan.layers) - 1
         for layer in part.layers:
             phase = phase_of[layer.index]
-            written.append(
-                PhaseAccess(core, phase, layer.output.value, layer.output.value_region, lasts[layer.index])
-            )
+            written.append(PhaseAccess(core, phase, layer.output.value, layer.output.value_region, lasts[layer.index]))
             for place, view in enumerate(layer.reads):
                 complete = _read_complete(layer, place)
                 read.append(PhaseAccess(core, phase, view.value, view.value_region, complete=complete))
