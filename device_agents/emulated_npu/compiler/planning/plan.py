@@ -10,15 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.barriers import (
+    Phases,
+    barriers,
+    phases_of,
+    shared_lifetimes,
+    with_notices,
+)
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
 from device_agents.emulated_npu.compiler.planning.chains.externals import Destination, Destinations, Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import cached_values
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -29,7 +37,6 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
 )
 from device_agents.emulated_npu.compiler.planning.off_chip.relocation import Relocation
-from device_agents.emulated_npu.compiler.planning.off_chip.shared_lifetimes import shared_lifetimes
 from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, messages_to, with_receives
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide
@@ -97,8 +104,9 @@ def plan(
     """
     spaces = [_spaces(group) for group in division.groups]
     chosen = _decisions(division, spaces, options, decisions)
+    phases = {core: phases_of(division.phases, _chains(own)) for core, own in chosen.items()}
     memories = [
-        _GroupMemory.of(group, own, chosen, division.phases, occupied)
+        _GroupMemory.of(group, own, chosen, phases, occupied)
         for group, own in zip(division.groups, spaces, strict=True)
     ]
     buffers = [memory.buffers for memory in memories]
@@ -108,9 +116,10 @@ def plan(
             chains = _chains(chosen[core])
             externals = replace(own, sends=_sends(division, core, buffers))
             layout = ScratchpadLayout.of(machine, chains)
-            commands = list(lowered(part, machine, chains, externals, layout))
+            peers = {other: phases[other] for other in group.cores if other != core and memory.shares_addresses}
+            commands = with_notices(list(lowered(part, machine, chains, externals, layout)), phases[core], peers)
             cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
-    return _with_messages(division, memories, cores)
+    return _with_messages(division, memories, cores, phases)
 
 
 def lowered(
@@ -182,13 +191,21 @@ class _GroupMemory:
         group: GroupGraph,
         spaces: Mapping[str, Space],
         decisions: Mapping[int, tuple[Decision, ...]],
-        phases: Sequence[int],
+        phases: Mapping[int, Phases],
         occupied: OccupiedMemory,
     ) -> _GroupMemory:
-        """Lay out the memory of a group; raises DoesNotFit, naming the group."""
+        """Lay out the memory of a group; raises DoesNotFit, naming the group.
+
+        Several cores share addresses only if their values do not fit in the cache side by side: it takes barriers.
+        """
         chains = [_chains(decisions[core]) for core in group.cores]
-        found = shared_lifetimes(group.parts, phases, chains) if len(group.cores) > 1 else {}
+        own = [phases[core] for core in group.cores]
+        found = shared_lifetimes(group.parts, own) if len(group.cores) > 1 else {}
         found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
+        values = (group.graph.values[name] for name in found)
+        sizes = (buffer_bytes(value.shape, element_type(value, group.machine)) for value in values)
+        if sum(map(aligned, sizes)) <= group.machine.llc.bytes - occupied.llc_bytes:
+            found = {}
         memory = ExternalMemory(group, spaces, chains, found, occupied)
         externals = memory.run()
         relocation = Relocation.of((group.graph.values[name] for name in found), externals[0].values)
@@ -199,19 +216,28 @@ class _GroupMemory:
         """Where the values of the group lie."""
         return self.externals[0].values
 
+    @property
+    def shares_addresses(self) -> bool:
+        """Whether values that several cores use share addresses."""
+        return bool(self.relocation.starts)
+
 
 def _with_messages(
-    division: Division, memories: Sequence[_GroupMemory], cores: Mapping[int, CorePlan]
+    division: Division,
+    memories: Sequence[_GroupMemory],
+    cores: Mapping[int, CorePlan],
+    phases: Mapping[int, Phases],
 ) -> tuple[GroupPlan, ...]:
     """Add the RECEIVEs of every core, and move values that share addresses to where they lie in the end."""
     sent = {core: [one for one in own.commands if one.function is Function.SEND] for core, own in cores.items()}
     plans = []
-    for index, (group, memory) in enumerate(zip(division.groups, memories, strict=True)):
-        names = dict.fromkeys(one.value for one in division.crossings if one.group == index)
-        values = [ReceivedValue(group.graph.values[name], memory.buffers[name]) for name in names]
+    for group, memory in zip(division.groups, memories, strict=True):
+        values = [ReceivedValue(group.graph.values[name], buffer) for name, buffer in memory.buffers.items()]
         own = []
         for core in group.cores:
-            received = with_receives(cores[core].commands, messages_to(core, sent), values)
+            peers = {other: (sent[other], phases[other]) for other in group.cores if other != core}
+            awaited = barriers(cores[core].commands, phases[core], core, peers) if memory.shares_addresses else {}
+            received = with_receives(cores[core].commands, messages_to(core, sent), values, awaited)
             own.append(replace(cores[core], commands=memory.relocation.moved(received, frozenset(group.cores))))
         received_bytes = sum(_payload_bytes(commands, set(group.cores)) for commands in sent.values())
         plans.append(GroupPlan(group, tuple(own), memory.memory, received_bytes))
