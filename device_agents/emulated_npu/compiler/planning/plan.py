@@ -37,7 +37,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
 )
 from device_agents.emulated_npu.compiler.planning.off_chip.relocation import Relocation
-from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, messages_to, with_receives
+from device_agents.emulated_npu.compiler.planning.receives import NO_BARRIERS, ReceivedValue, messages_to, with_receives
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
@@ -116,8 +116,10 @@ def plan(
             chains = _chains(chosen[core])
             externals = replace(own, sends=_sends(division, core, buffers))
             layout = ScratchpadLayout.of(machine, chains)
-            peers = {other: phases[other] for other in group.cores if other != core and memory.shares_addresses}
-            commands = with_notices(list(lowered(part, machine, chains, externals, layout)), phases[core], peers)
+            commands = list(lowered(part, machine, chains, externals, layout))
+            if memory.shares_addresses:
+                peers = {other: phases[other] for other in group.cores if other != core}
+                commands = with_notices(commands, phases[core], peers)
             cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
     return _with_messages(division, memories, cores, phases)
 
@@ -235,9 +237,11 @@ def _with_messages(
         values = [ReceivedValue(group.graph.values[name], buffer) for name, buffer in memory.buffers.items()]
         own = []
         for core in group.cores:
-            peers = {other: (sent[other], phases[other]) for other in group.cores if other != core}
-            awaited = barriers(cores[core].commands, phases[core], core, peers) if memory.shares_addresses else {}
-            received = with_receives(cores[core].commands, messages_to(core, sent), values, awaited)
+            commands, awaited = cores[core].commands, NO_BARRIERS
+            if memory.shares_addresses:
+                peers = {other: (sent[other], phases[other]) for other in group.cores if other != core}
+                awaited = barriers(commands, phases[core], core, peers)
+            received = with_receives(commands, messages_to(core, sent), values, awaited)
             own.append(replace(cores[core], commands=memory.relocation.moved(received, frozenset(group.cores))))
         received_bytes = sum(_payload_bytes(commands, set(group.cores)) for commands in sent.values())
         plans.append(GroupPlan(group, tuple(own), memory.memory, received_bytes))
