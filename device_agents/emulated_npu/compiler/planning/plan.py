@@ -104,7 +104,8 @@ def plan(
     """
     spaces = [_spaces(group) for group in division.groups]
     chosen = _decisions(division, spaces, options, decisions)
-    phases = {core: phases_of(division.phases, _chains(own)) for core, own in chosen.items()}
+    sharing = [core for group in division.groups if len(group.cores) > 1 for core in group.cores]
+    phases = {core: phases_of(division.phases, _chains(chosen[core])) for core in sharing}
     memories = [
         _GroupMemory.of(group, own, chosen, phases, occupied)
         for group, own in zip(division.groups, spaces, strict=True)
@@ -201,8 +202,7 @@ class _GroupMemory:
         Several cores share addresses only if their values do not fit in the cache side by side: it takes barriers.
         """
         chains = [_chains(decisions[core]) for core in group.cores]
-        own = [phases[core] for core in group.cores]
-        found = shared_lifetimes(group.parts, own) if len(group.cores) > 1 else {}
+        found = shared_lifetimes(group.parts, [phases[core] for core in group.cores]) if len(chains) > 1 else {}
         found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
         values = (group.graph.values[name] for name in found)
         sizes = (buffer_bytes(value.shape, element_type(value, group.machine)) for value in values)
