@@ -62,16 +62,16 @@ def with_notices(commands: Sequence[Command], own: Phases, peers: Mapping[int, P
     accessed: Operand | None = None
     for place, (phase, part) in enumerate(parts):
         result += part
-        told: set[int] = set()
+        notified: set[int] = set()
         for command in part:
             if command.function is Function.SEND:
-                told.add(command.peer)
+                notified.add(command.peer)
             elif (operand := _accessed(command)) is not None:
-                accessed, told = operand, set()
+                accessed, notified = operand, set()
         for peer, turn in turns.items():
             after = bisect_right(turn, phase)
             waits = after < len(turn) and (place + 1 == len(parts) or turn[after] <= parts[place + 1][0])
-            if waits and peer not in told and accessed is not None:
+            if waits and peer not in notified and accessed is not None:
                 result.append(Command(Function.SEND, accessed, peer=peer, layer=part[-1].layer))
     return result
 

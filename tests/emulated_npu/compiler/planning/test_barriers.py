@@ -91,7 +91,7 @@ def _moves(command: Command) -> bool:
 
 
 def test_a_core_that_goes_on_alone_sends_nothing() -> None:
-    """Of several phases in a row, a core tells the others only of the last: they wait for no other."""
+    """After several phases in a row, a core notifies the others once: they wait for no other message."""
     targets = [region_operand(_PLACES[phase].buffer, ((0, 8),), (0,)) for phase in range(4)]
     commands = [Command(Function.STORE, target, _NB, layer=phase) for phase, target in enumerate(targets)]
     noted = with_notices(commands, {0: 0, 1: 1, 2: 2, 3: 3}, {1: {7: 0, 8: 3}, 2: {9: 1}})
