@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from random import Random
 
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ _PLACES = [
 _NB = plain_bytes(Space.NB, 0, 32)
 
 
-def _programs(random: Random) -> tuple[dict[int, list[Command]], dict[int, Phases]]:
+def _programs(random: Random) -> tuple[dict[int, list[Command]], Mapping[int, Phases]]:
     """Return commands of some cores, and their phases: layer p writes value p in phase p, on some of the cores."""
     cores = random.randint(2, 3)
     found: dict[int, list[Command]] = {core: [] for core in range(cores)}
