@@ -255,14 +255,6 @@ def test_report_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_missing_folder_is_a_configuration_error(tmp_path: Path) -> None:
-    """A folder that does not exist is named in the error and not created."""
-    with pytest.raises(ConfigurationError, match="cannot be written") as caught:
-        write_report(tmp_path / "absent" / "report.html", make_table(), [make_estimate()])
-    assert caught.value.exit_code == 3
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("place", [Path("/proc/report.html"), Path("/dev/null"), Path("/")])
 def test_unwritable_place_is_a_configuration_error(place: Path) -> None:
     """A read-only folder, a device and a folder are refused, also for root."""
