@@ -11,11 +11,9 @@ from npu_command import Npu
 
 from device_agents.emulated_npu.machine import Machine, load_preset, read_machine
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile_request
-from harness.npu.fit import array_search
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import DeviceSamples, Parameter, fit_machine
-from harness.npu.fit.multiplier_array import candidates
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
 
 OTHERS: tuple[Mapping[str, ParameterValue], ...] = (
@@ -66,15 +64,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Workspace]:
     return machine, measured(machine, folder, str(folder / "small.toml"), 24)
 
 
-@pytest.fixture
-def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fit try some arrays in place of 1,326."""
-    sides = {8, 16, 24, 32, 48, 64}
-    few = tuple(one for one in candidates() if {one.rows, one.columns} <= sides)
-    monkeypatch.setattr(array_search, "candidates", lambda: few)
-
-
-@pytest.mark.usefixtures("few_arrays")
 def test_the_file_of_a_fit_is_a_machine_like_the_device(
     npu: Npu, own: tuple[Machine, Workspace], network: Path, tmp_path: Path
 ) -> None:
@@ -103,7 +92,6 @@ def test_the_file_of_a_fit_is_a_machine_like_the_device(
     assert "not identified" in text, "features that stay on chip show no bandwidth"
 
 
-@pytest.mark.usefixtures("few_arrays")
 def test_fits_agree(npu: Npu, own: tuple[Machine, Workspace]) -> None:
     """The same table gives the same fit, whatever the preset says of what is fitted."""
     words = ("fit", "--device", "own", "--workspace", own[1].root, "--json")
