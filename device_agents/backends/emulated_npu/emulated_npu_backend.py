@@ -87,7 +87,7 @@ class EmulatedNpuBackend:
         A probe that never runs is not compiled.
         """
         if not request.runs:
-            return _fusion(request.model) if request.reveal and self._reported else None
+            return _fusion(request.model, self._machine) if request.reveal and self._reported else None
         timed = self._known(request.model)
         if timed is None:
             try:
@@ -158,10 +158,10 @@ class EmulatedNpuBackend:
         return result_cache.key_of("timed model", *parts)
 
 
-def _fusion(model: bytes) -> Revealed:
-    """Return the layers of a model, which are known before it is compiled, without chains."""
+def _fusion(model: bytes, machine: Machine) -> Revealed:
+    """Return the layers of a model on a machine, which are known before it is compiled, without chains."""
     try:
-        graph = import_model(model)
+        graph = import_model(model, machine.of_core(0).mfu.columns)
     except EmulatorError as error:
         raise Refused(_words(error)) from error
     return _revealed(graph.layers, graph.free_nodes, ())

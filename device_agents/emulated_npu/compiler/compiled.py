@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType
+from device_agents.emulated_npu.unit_commands import DataType, Space
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.numpy_types import Array
@@ -71,7 +71,8 @@ class CompiledCore:
 class CompiledGroup:
     """A core group: its cores, its stage in the pipeline, and the constants in its part of the chip's memory.
 
-    `depth` is the number of inputs for which it holds what it receives; `received_bytes` is for one input.
+    `depth` is the number of inputs for which it holds what it receives; `received_bytes` is for one input. `spaces` has
+    the memory of each value.
     """
 
     cores: tuple[CompiledCore, ...]
@@ -82,6 +83,7 @@ class CompiledGroup:
     machine: Machine
     packed: tuple[PackedWeights, ...]
     plain: tuple[PlainConstant, ...]
+    spaces: Mapping[str, Space]
 
     @property
     def resident_bytes(self) -> int:

@@ -48,7 +48,7 @@ WeightPolicy = Literal["resident", "fetched"]
 
 def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) -> Compiled:
     """Compile an ONNX model for one core; raises UnsupportedOperator, DoesNotFit or another EmulatorError."""
-    return compile_graph(import_model(model), machine, options)
+    return compile_graph(import_model(model, machine.of_core(0).mfu.columns), machine, options)
 
 
 @rare_collections()
@@ -97,7 +97,8 @@ def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
 
     Raises as `compile_model`, for the machine and the options of the whole.
     """
-    graph, machine, options = import_model(model), whole.machine, whole.options
+    machine, options = whole.machine, whole.options
+    graph = import_model(model, machine.mfu.columns)
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     ends = _ends_of_beginning(chosen, whole)
@@ -252,6 +253,7 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
                 machine=group.machine,
                 packed=tuple(packed),
                 plain=tuple(plain),
+                spaces={name: buffer.space for name, buffer in planned.buffers.items()},
             )
         )
     return tuple(groups)

@@ -59,7 +59,7 @@ def compare_splits(
     """
     with errors_of_user():
         compiler.check()
-        graph = import_model(model.content)
+        graph = import_model(model.content, machine.of_core(0).mfu.columns)
         indices = [_layer_index(name, graph) for name in options.layer]
     with errors_of_compiler(), errors_of_forced_choices(compiler):
         study = split_study.study_splits(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
@@ -17,6 +18,7 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import (
     LayerChoice,
     SplitCandidate,
     choose_splits,
+    placed_ps,
 )
 from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, fastest_first
@@ -66,7 +68,8 @@ class StudiedLayer:
 class StudiedNetwork:
     """The network with every layer split by the kind `name` if possible, or by its predicted best for BEST.
 
-    `predicted_ps` is the sum over the layers. `true_ps` is None if nothing was run. `split_layers` counts split layers.
+    `predicted_ps` is the sum over the layers, with values where the program has them. `true_ps` is None if nothing was
+    run. `split_layers` counts split layers.
     """
 
     name: str
@@ -155,7 +158,7 @@ def study_splits(
     networks, step = [], steps_of(observe, _NETWORKS, efforts_of_ways, effort=ahead[_NETWORKS])
     for number, (name, chosen) in enumerate(ways.items()):
         step(number, len(ways))
-        networks.append(_network(name, chosen, graph, machine, cores, options, verify))
+        networks.append(_network(name, chosen, graph, machine, machines, options, verify))
     begin(observe, _CHAINS, ahead[_CHAINS])
     return SplitStudy(cores, studied, tuple(networks), _chained(graph, machines[0], at_best, verify))
 
@@ -194,13 +197,14 @@ def _network(
     chosen: Sequence[SplitCandidate],
     graph: Graph,
     machine: Machine,
-    cores: int,
+    machines: Sequence[Machine],
     options: Options,
     verify: bool,
 ) -> StudiedNetwork:
     splits = {at: one.split for at, one in enumerate(chosen)}
-    true_ps = network_ps(graph, splits, machine, cores, options) if verify else None
-    return StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, _count(chosen))
+    compiled = _compiled(graph, splits, machine, len(machines), options)
+    predicted_ps = placed_ps(chosen, graph, machines, options, compiled.groups[0].spaces)
+    return StudiedNetwork(name, predicted_ps, _time_ps(compiled) if verify else None, _count(chosen))
 
 
 def layer_ps(
@@ -217,9 +221,18 @@ def network_ps(
 
     `splits` has the split of each layer by index.
     """
+    return _time_ps(_compiled(graph, splits, machine, cores, options))
+
+
+def _compiled(
+    graph: Graph, splits: Mapping[int, LayerSplit], machine: Machine, cores: int, options: Options
+) -> CompiledSystem:
     group = GroupAssignment(fastest_first(machine, range(cores)), tuple(range(len(graph.layers))))
-    compiled = compile_system(graph, machine, Assignment((group,)), options, splits=splits)
-    return simulate_cores(core_steps(compiled), machine, inputs=1, depths={0: 1}).makespan_ps
+    return compile_system(graph, machine, Assignment((group,)), options, splits=splits)
+
+
+def _time_ps(compiled: CompiledSystem) -> int:
+    return simulate_cores(core_steps(compiled), compiled.machine, inputs=1, depths={0: 1}).makespan_ps
 
 
 def _alone(layer: HardwareLayer, graph: Graph) -> Graph:

@@ -63,11 +63,11 @@ class Builder:
 
     `node` is the node being visited. `homes` maps values that lie inside another value, such as parts of
     concatenations, to their place in it. `integers` maps values to the integers that they are computed from, and what
-    these stand for.
+    these stand for. `columns` are those of the matrix unit.
     """
 
-    def __init__(self, source: ParsedModel) -> None:
-        self.source = source
+    def __init__(self, source: ParsedModel, columns: int) -> None:
+        self.source, self.columns = source, columns
         self.values: dict[str, Value] = {}
         self.drafts: list[Draft] = []
         self.homes: dict[str, View] = {}

@@ -42,8 +42,10 @@ _MULTIPLIED = frozenset({DataType.FLOAT32, DataType.FLOAT16})
 _FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})
 
 
-def import_model(model: bytes | ModelProto) -> Graph:
+def import_model(model: bytes | ModelProto, columns: int = 32) -> Graph:
     """Return the hardware layers of a model, folded; nodes that move no data become views.
+
+    `columns` are those of the matrix unit for which the phases of transposed convolutions are chosen.
 
     Requires: shapes that are known before the network runs. Weights may be initializers without data (`data_location`
     external).
@@ -52,7 +54,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
     Raises UnsupportedOperator for a node that cannot be compiled, InvalidModel for a model that is not valid.
     """
     source = recognise(parse_model(model, _is_whole))
-    build, free = Builder(source), list(source.free)
+    build, free = Builder(source, columns), list(source.free)
     for node in source.nodes:
         build.begin(node)
         OPERATORS[node.op](build, node)

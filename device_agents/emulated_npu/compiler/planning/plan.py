@@ -10,15 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.barriers import (
+    Phases,
+    barriers,
+    phases_of,
+    shared_lifetimes,
+    with_notices,
+)
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
 from device_agents.emulated_npu.compiler.planning.chains.externals import Destination, Destinations, Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import cached_values
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -29,8 +37,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
 )
 from device_agents.emulated_npu.compiler.planning.off_chip.relocation import Relocation
-from device_agents.emulated_npu.compiler.planning.off_chip.shared_lifetimes import shared_lifetimes
-from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, messages_to, with_receives
+from device_agents.emulated_npu.compiler.planning.receives import NO_BARRIERS, ReceivedValue, messages_to, with_receives
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
@@ -97,8 +104,10 @@ def plan(
     """
     spaces = [_spaces(group) for group in division.groups]
     chosen = _decisions(division, spaces, options, decisions)
+    sharing = [core for group in division.groups if len(group.cores) > 1 for core in group.cores]
+    phases = {core: phases_of(division.phases, _chains(chosen[core])) for core in sharing}
     memories = [
-        _GroupMemory.of(group, own, chosen, division.phases, occupied)
+        _GroupMemory.of(group, own, chosen, phases, occupied)
         for group, own in zip(division.groups, spaces, strict=True)
     ]
     buffers = [memory.buffers for memory in memories]
@@ -109,8 +118,11 @@ def plan(
             externals = replace(own, sends=_sends(division, core, buffers))
             layout = ScratchpadLayout.of(machine, chains)
             commands = list(lowered(part, machine, chains, externals, layout))
+            if memory.shares_addresses:
+                peers = {other: phases[other] for other in group.cores if other != core}
+                commands = with_notices(commands, phases[core], peers)
             cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
-    return _with_messages(division, memories, cores)
+    return _with_messages(division, memories, cores, phases)
 
 
 def lowered(
@@ -182,13 +194,20 @@ class _GroupMemory:
         group: GroupGraph,
         spaces: Mapping[str, Space],
         decisions: Mapping[int, tuple[Decision, ...]],
-        phases: Sequence[int],
+        phases: Mapping[int, Phases],
         occupied: OccupiedMemory,
     ) -> _GroupMemory:
-        """Lay out the memory of a group; raises DoesNotFit, naming the group."""
+        """Lay out the memory of a group; raises DoesNotFit, naming the group.
+
+        Several cores share addresses only if their values do not fit in the cache side by side: it takes barriers.
+        """
         chains = [_chains(decisions[core]) for core in group.cores]
-        found = shared_lifetimes(group.parts, phases, chains) if len(group.cores) > 1 else {}
+        found = shared_lifetimes(group.parts, [phases[core] for core in group.cores]) if len(chains) > 1 else {}
         found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
+        values = (group.graph.values[name] for name in found)
+        sizes = (buffer_bytes(value.shape, element_type(value, group.machine)) for value in values)
+        if sum(map(aligned, sizes)) <= group.machine.llc.bytes - occupied.llc_bytes:
+            found = {}
         memory = ExternalMemory(group, spaces, chains, found, occupied)
         externals = memory.run()
         relocation = Relocation.of((group.graph.values[name] for name in found), externals[0].values)
@@ -199,19 +218,30 @@ class _GroupMemory:
         """Where the values of the group lie."""
         return self.externals[0].values
 
+    @property
+    def shares_addresses(self) -> bool:
+        """Whether values that several cores use share addresses."""
+        return bool(self.relocation.starts)
+
 
 def _with_messages(
-    division: Division, memories: Sequence[_GroupMemory], cores: Mapping[int, CorePlan]
+    division: Division,
+    memories: Sequence[_GroupMemory],
+    cores: Mapping[int, CorePlan],
+    phases: Mapping[int, Phases],
 ) -> tuple[GroupPlan, ...]:
     """Add the RECEIVEs of every core, and move values that share addresses to where they lie in the end."""
     sent = {core: [one for one in own.commands if one.function is Function.SEND] for core, own in cores.items()}
     plans = []
-    for index, (group, memory) in enumerate(zip(division.groups, memories, strict=True)):
-        names = dict.fromkeys(one.value for one in division.crossings if one.group == index)
-        values = [ReceivedValue(group.graph.values[name], memory.buffers[name]) for name in names]
+    for group, memory in zip(division.groups, memories, strict=True):
+        values = [ReceivedValue(group.graph.values[name], buffer) for name, buffer in memory.buffers.items()]
         own = []
         for core in group.cores:
-            received = with_receives(cores[core].commands, messages_to(core, sent), values)
+            commands, awaited = cores[core].commands, NO_BARRIERS
+            if memory.shares_addresses:
+                peers = {other: (sent[other], phases[other]) for other in group.cores if other != core}
+                awaited = barriers(commands, phases[core], core, peers)
+            received = with_receives(commands, messages_to(core, sent), values, awaited)
             own.append(replace(cores[core], commands=memory.relocation.moved(received, frozenset(group.cores))))
         received_bytes = sum(_payload_bytes(commands, set(group.cores)) for commands in sent.values())
         plans.append(GroupPlan(group, tuple(own), memory.memory, received_bytes))

@@ -9,11 +9,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region, overlap
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
 from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, Function, Operand
+
+NO_BARRIERS: Mapping[int, Mapping[int, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,23 @@ def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, l
 
 
 def with_receives(
-    commands: Sequence[Command], arriving: Mapping[int, Sequence[Operand]], places: Iterable[ReceivedValue]
+    commands: Sequence[Command],
+    arriving: Mapping[int, Sequence[Operand]],
+    places: Iterable[ReceivedValue],
+    barriers: Mapping[int, Mapping[int, int]] = NO_BARRIERS,
 ) -> list[Command]:
     """Return the commands with a RECEIVE for every message; `places` are the values that arrive.
 
+    `barriers` has, by the place of a command, how many messages of each sender it awaits whatever it reads.
     A RECEIVE belongs to the layer of the command after it.
     """
     if not arriving:
         return list(commands)
     inbox = _Inbox(arriving, tuple(places))
     result: list[Command] = []
-    for command in commands:
+    for place, command in enumerate(commands):
+        for sender, count in barriers.get(place, {}).items():
+            result.extend(inbox.take(sender, count, command.layer))
         for operand in command.sources:
             if operand.descriptor.space in EXTERNAL:
                 result.extend(inbox.awaited(operand, command.layer))
@@ -73,14 +82,15 @@ class _Inbox:
     def awaited(self, operand: Operand, layer: int) -> Iterator[Command]:
         """Yield RECEIVEs for the data that an operand reads and that have not arrived."""
         for sender, number in self._needed(operand):
-            yield from self._take(sender, number + 1, layer)
+            yield from self.take(sender, number + 1, layer)
 
     def rest(self, layer: int) -> Iterator[Command]:
         """Yield RECEIVEs for all remaining messages."""
         for sender, targets in self._arriving.items():
-            yield from self._take(sender, len(targets), layer)
+            yield from self.take(sender, len(targets), layer)
 
-    def _take(self, sender: int, end: int, layer: int) -> Iterator[Command]:
+    def take(self, sender: int, end: int, layer: int) -> Iterator[Command]:
+        """Yield RECEIVEs for the messages of a sender before the one with number `end`."""
         for target in self._arriving[sender][self._taken[sender] : end]:
             yield Command(Function.RECEIVE, target, peer=sender, layer=layer)
         self._taken[sender] = max(self._taken[sender], end)

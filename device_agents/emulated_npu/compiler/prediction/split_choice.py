@@ -101,6 +101,28 @@ def _choice(
     return LayerChoice(layer, tuple(sorted(candidates, key=lambda one: one.predicted_ps)), refused)
 
 
+def placed_ps(
+    chosen: Sequence[SplitCandidate],
+    graph: Graph,
+    machines: Sequence[Machine],
+    options: Options,
+    spaces: Mapping[str, Space],
+) -> int:
+    """Return the predicted time of all layers of a graph, one after the other, with values where `spaces` has them.
+
+    Candidates are predicted with every value in the cache that fits there by itself; together they may not fit.
+    """
+    predictor = SplitPredictor(machines, options)
+    total_ps = 0
+    for one, layer in zip(chosen, graph.layers, strict=True):
+        values = {**graph.values, **one.split.values}
+        expected = choose_spaces(replace(graph, values=values), machines[0])
+        touched = [*one.split.values, *(view.value for view in (*layer.reads, layer.output))]
+        moved = any(spaces[name] is not expected[name] for name in touched)
+        total_ps += predictor.predicted_ps(one.split, graph, spaces) if moved else one.predicted_ps
+    return total_ps
+
+
 def chained_splits(
     choices: Sequence[LayerChoice], graph: Graph, machine: Machine, options: Options = DEFAULT
 ) -> Mapping[int, LayerSplit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.reports.accounting import useful_macs
+from device_agents.emulated_npu.unit_commands import Function
 
 
 @st.composite
@@ -129,6 +131,17 @@ def test_phases_that_fill_the_columns_multiply_no_zeros(
     outputs = case.expected["y"].shape[2]
     taps = sum(len(range((place + pad) % stride, kernel, stride)) for place in range(outputs))
     assert sum(useful_macs(compiled).values()) == channels * (channels // groups) * taps**2
+    assert relative_error(execute(compiled, case), case.expected) <= 1e-5
+
+
+@pytest.mark.parametrize(("columns", "convolutions"), [(32, 4), (256, 1)])
+def test_phases_that_share_the_columns_are_one_convolution(columns: int, convolutions: int) -> None:
+    """Four phases of 48 channels are one convolution where the columns of the machine hold all of them at a time."""
+    edge = find_machine("edge")
+    made = node("ConvTranspose", "x w", "y", strides=[2, 2], pads=[1] * 4, output_padding=[1, 1])
+    case = network_of([made], {"x": values((1, 48, 9, 9))}, {"w": values((48, 48, 3, 3), 1)}, ["y"])
+    compiled = compile_model(case.model, replace(edge, mfu=replace(edge.mfu, columns=columns)))
+    assert sum(layer.function is Function.CONVOLVE for layer in compiled.graph.layers) == convolutions
     assert relative_error(execute(compiled, case), case.expected) <= 1e-5
 
 

@@ -36,8 +36,6 @@ _SHAPES = ((1, "image_shape"), (2, "block_shape"))
 """The inputs of Col2Im that must be constant."""
 
 _ZERO = np.zeros(1, np.int8)
-_COLUMNS = 32
-"""Columns of a matrix unit, for the choice between phases apart and together: import knows no machine."""
 
 
 def transposed_convolution(build: Builder, node: OnnxNode) -> None:
@@ -106,7 +104,7 @@ def _transposed(build: Builder, node: OnnxNode, source: View, weights: LazyConst
     if phases == 1:
         _convolve(build, node, source, weights, axes, build.result())
         return
-    apart = phases_apart(axes, 1 if _is_depthwise(source, groups) else _COLUMNS, made)
+    apart = phases_apart(axes, 1 if _is_depthwise(source, groups) else build.columns, made)
     counts = [axis.groups for axis in (axes if apart is None else apart[0].axes)]
     channels = made * groups
     computed = build.temporary("phases", (batch, phases * channels, *counts), build.dtype(source))
