@@ -21,7 +21,7 @@ from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
-_PULL_OFFSET = 0.03
+_PULL_OFFSET = 0.2
 _FINER = 2.0
 """Finer classes are drawn to their coarser ones more strongly, so that these hold what classes have in common."""
 _PULL_OVERLAP = 0.02
@@ -128,7 +128,7 @@ def _start(
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
     mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[sure], _FASTEST))
     byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
-    start = np.full(inputs.turn_macs.size, np.log(shortest_s / 4.0))
+    start = np.log(np.quantile((latency_s / inputs.waves)[:, sure], _SLOWEST, axis=1) / 4.0)
     table = np.zeros((len(names), SIDES))
     table[0] = [0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
