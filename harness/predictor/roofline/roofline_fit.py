@@ -21,7 +21,7 @@ from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
-_PULL_OFFSET = 0.2
+_PULL_OFFSET = 0.1
 _FINER = 2.0
 """Finer classes are drawn to their coarser ones more strongly, so that these hold what classes have in common."""
 _PULL_OVERLAP = 0.02
@@ -122,6 +122,8 @@ def _start(
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
+    Tiles start in less time than almost any layer has for each of its waves: with more, small tiles would at first take
+    longer than the layers, and the fit would then explain all time by bytes.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
