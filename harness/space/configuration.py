@@ -66,8 +66,7 @@ class Convolution:
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-        alone = self.groups == self.channels_in == self.channels_out
-        kind = "dense" if self.groups == 1 else "depthwise" if alone else "grouped"
+        kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
         kind += axes_suffix(len(self.size))
         found = convolution(
             batch=self.batch,

@@ -116,7 +116,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         return None
     in_channels, out_channels = data.shape[1], weight.shape[1] * groups if transposed else weight.shape[0]
     kind = "transposed" if transposed else "dense" if groups == 1 else "grouped"
-    kind = "depthwise" if 1 < groups == in_channels == out_channels and not transposed else kind
+    kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
     in_size, out_size = plane_of(data.shape[2:]), plane_of(out[2:])
     kernel, stride = plane_of(weight.shape[2:]), plane_of(operator.per_axis("strides", spatial, 1, least=1))
