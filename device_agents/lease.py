@@ -295,6 +295,8 @@ def _is_own(handle: int) -> bool:
 
 def _remember(resource: str, token: int) -> None:
     with contextlib.suppress(OSError):  # without a home folder the lock file and the wall clock must suffice
+        if not os.path.isabs(_memory(resource)):
+            return
         os.makedirs(os.path.dirname(_memory(resource)), mode=0o700, exist_ok=True)
         handle = os.open(_memory(resource), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:

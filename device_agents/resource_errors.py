@@ -8,15 +8,19 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from typing import Optional
+from typing import Optional, Union
 
-_MEMORY = re.compile(r"bad_alloc|(failed|unable) to allocate|out of memory|cannot allocate memory", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"bad_alloc|(failed|unable) to allocate|out of memory|cannot allocate memory|memory allocation"
+    r"|MemoryError|failed to map segment",
+    re.IGNORECASE,
+)
 _DISK = re.compile(r"no space left|failed to write|quota exceeded|read-only file system", re.IGNORECASE)
 _TRIAL_BYTES = 1 << 20
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error reports a lack of memory."""
+def is_out_of_memory(error: Union[BaseException, str]) -> bool:
+    """Return whether the error, or what a process printed, reports a lack of memory."""
     return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
 
 

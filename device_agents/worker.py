@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 ORACLE, PREPARE = "oracle", "prepare"
 _FLUSH_S = 0.5
+_ENDING_S = 5
+"""How long a worker without memory goes on with the loads that were requested before the one that failed."""
 _LOOK_S = 0.01
 """How often a run checks whether it was cancelled and whether samples are due."""
 _MOST_ON_CPU, _LONGEST_NAME = 200, 100
@@ -140,7 +143,10 @@ class Worker:
         alone = self._loaders is None or len(frames) == 1 or any(one.fields.get("reveal") for one in frames)
         loads: List[Callable[[], Optional[Revealed]]] = [partial(self._load, one) for one in frames]
         if self._loaders is not None and not alone:
-            loads = [self._loaders.submit(load).result for load in loads]
+            try:
+                loads = [self._loaders.submit(load).result for load in loads]
+            except RuntimeError as error:  # no thread can be started
+                raise SystemExit("out of memory or threads: %s" % error) from error
         for at, frame in enumerate(frames):
             self._guarded(frame, partial(self._answer_put, frame, loads[at], LoadMemory() if alone else None))
 
@@ -160,6 +166,7 @@ class Worker:
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:
         """Load a probe. A worker that runs out of memory ends, so that the next one tries with empty memory.
 
+        It ends in a few seconds even if a load in another thread, which also lacks memory, never does.
         A second copy of a loaded probe is refused instead: the probe itself is loaded.
         """
         request, payload = _load_request(frame), frame.fields["sha256"]
@@ -170,7 +177,9 @@ class Worker:
                 raise
             if payload in self._payloads.values():
                 raise Refused("not enough memory for another copy: %s" % error) from error
-            raise SystemExit("out of memory while loading %s: %s" % (request.probe, error)) from error
+            signal.alarm(_ENDING_S)
+            sys.stderr.write("out of memory while loading %s: %s\n" % (request.probe, error))
+            raise SystemExit(1) from error
         self._payloads[request.probe] = payload
         return revealed
 

@@ -34,6 +34,7 @@ class Rule:
     must: str
     read: Callable[[Any], Any]
     shown: Callable[[Any], str] = repr
+    allows_none: bool = False
 
 
 def instance(kind: type, must: str = "") -> Rule:
@@ -100,17 +101,13 @@ _RULES: Mapping[str, Rule] = {
 def _rules(annotations: Mapping[str, str], others: Mapping[str, Rule]) -> dict[str, Rule]:
     """Return the rule of each argument that has one."""
     found = {name: rule for name, rule in {**_RULES, **others}.items() if name in annotations}
-    return {name: _or_none(rule) if annotations[name].endswith("None") else rule for name, rule in found.items()}
-
-
-def _or_none(rule: Rule) -> Rule:
-    return replace(rule, read=lambda value: None if value is None else rule.read(value))
+    return {name: replace(rule, allows_none=annotations[name].endswith("None")) for name, rule in found.items()}
 
 
 def _read(name: str, value: Any, rule: Rule) -> Any:
     """Return an argument as functions take it; raises UsageError for one that its rule does not allow."""
     try:
-        return rule.read(value)
+        return None if value is None and rule.allows_none else rule.read(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name} is {printable(rule.shown(value), 80)}", why=f"It must be {rule.must}") from None
 

@@ -66,6 +66,10 @@ def gravest(codes: Iterable[int]) -> int:
     return min((code for code in codes if code), key=lambda code: ranks.get(code, -1), default=0)
 
 
+CHECK_FILE = "Check the path, the permissions and the disk, then run the same command again"
+"""The next step after the system refused to read or write a file."""
+
+
 def reason_of(error: Exception) -> str:
     """Return the reason of an error of the system, without its number and path."""
     return getattr(error, "strerror", None) or str(error)

@@ -51,6 +51,17 @@ def open_plain(path: Path) -> Iterator[io.BufferedReader]:
         os.close(handle)
 
 
+def in_home(text: str) -> Path:
+    """Return a path, ~ and ~USER replaced by a home folder; raise ConfigurationError if that is not known."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        step = "Set HOME, or write the path without ~"
+        raise ConfigurationError(
+            f"There is no home folder for {text[:200]!r}", why=str(error), next_step=step
+        ) from error
+
+
 def read_file(path: Path, limit_bytes: int) -> bytes:
     """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
     with open_plain(path) as file:
@@ -89,7 +100,9 @@ def read_large(path: Path, limit_bytes: int) -> memoryview:
 def read_rest(file: io.BufferedReader, limit_bytes: int) -> bytes:
     """Return what follows in an open file; raise OSError if that is over the limit."""
     # One read of a limit of gigabytes would reserve as much memory for any file; a file may grow while it is read.
-    size = min(os.fstat(file.fileno()).st_size, limit_bytes)
+    size = os.fstat(file.fileno()).st_size - file.tell()
+    if size > limit_bytes:
+        raise OSError(0, f"larger than {limit_bytes:,} bytes")
     content = file.read(size + 1)
     if len(content) > size:
         blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))

@@ -70,15 +70,14 @@ def find_workspace(start: str | os.PathLike[str] | None = None) -> Workspace:
 
     Raises ConfigurationError if `start` is not a folder or the harness.toml is invalid.
     """
+    step = "Create it, or name another folder"
     try:
         folder = (Path.cwd() if start is None else Path(start)).resolve()
         is_folder = folder.is_dir()
     except (OSError, TypeError, ValueError) as error:
-        raise ConfigurationError("The workspace is not a folder", why=str(error)) from error
+        raise ConfigurationError("The workspace is not a folder", why=str(error), next_step=step) from error
     if not is_folder:
-        raise ConfigurationError(
-            f"The workspace {folder} is not a folder", next_step="Create it, or name another folder"
-        )
+        raise ConfigurationError(f"The workspace {folder} is not a folder", next_step=step)
     if start is None:
         folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).exists()), folder)
     marker = folder / MARKER

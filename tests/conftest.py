@@ -5,25 +5,31 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import Harness
 from hypothesis import settings
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(1, str(Path(__file__).resolve().parent / "stand_ins"))
-
 from nullbench import Bench
 from page_browser import Browser, headless_browser
+from sshd_server import Sshd, running_sshd
 
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
-FIRST = ("system", "cli", "fleet", "nightly", "npu")
+FIRST = (
+    "system/",
+    "cli/",
+    "fleet/",
+    "nightly/",
+    "npu/",
+    "device/",
+    "emulated_npu/compiler/",
+    "emulated_npu/execution/",
+)
 """Folders of long files, which must not be the last ones to begin."""
 
 
@@ -36,7 +42,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put folders of long files first; other files keep the order that they were shuffled into."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in FIRST)
+    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(FIRST))
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +77,19 @@ def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPa
 def bench(tmp_path: Path) -> Bench:
     """A workspace with a null device and a small network."""
     return Bench(tmp_path / "workspace")
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    """The command line in an empty workspace."""
+    return Harness.in_folder(tmp_path / "harness")
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
+    """An sshd that lets the key `identity` start the agent and nothing else."""
+    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ class Example(StrictModel):
         (b"a = 1\xff", "not valid TOML. byte 6 is not UTF-8 text. Save it as UTF-8"),
         (b"a = " + b"[" * 50_000, "not valid TOML"),
         (b"a = " + b"9" * 5_000, "not valid TOML"),
+        (b"\0\0\0", "not valid TOML"),
         (b"#" * (MAX_SETTINGS_BYTES + 1), "cannot be read. larger than 1,048,576 bytes"),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device_agents.sources import HOST_ONLY, read_sources
+from harness import errors
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("harness", "device_agents")
@@ -91,3 +92,17 @@ def test_what_is_sent_to_a_device_imports_nothing_that_only_the_host_runs() -> N
     assert {"worker.py", "emulated_npu/timing/simulation.py"} < sent.keys()
     found = {(name, one) for name, content in sent.items() for one in _imported(content)}
     assert [(name, one) for name, one in sorted(found) if f"{one}.".startswith(kept)] == []
+
+
+def test_what_the_system_refuses_has_a_next_step() -> None:
+    """An error whose reason is one of the system says what to do, by itself or by its class."""
+    without = []
+    for path in _modules("harness"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            words = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            kind = getattr(errors, node.func.id, None)
+            if words.get("why", "").startswith("reason_of(") and "next_step" not in words and kind:
+                without += [] if kind.default_step else [f"{path.relative_to(ROOT)}:{node.lineno}"]
+    assert without == []

@@ -27,7 +27,9 @@ def test_durations(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1m", "1w", "1 m 2 s", "1e3", "nan", "9999999999", "9999999d"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "-1m", "1w", "1 m 2 s", "1e3", "nan", "inf", "10 minutes", "9999999999", "9999999d"]
+)
 def test_other_text_is_no_duration(text: str) -> None:
     """Text without a unit of time, zero, and durations of years are refused."""
     with pytest.raises(ValueError, match="is not a duration"):

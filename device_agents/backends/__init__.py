@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Truth
+from device_agents.resource_errors import is_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ def create(name: str, options: Dict[str, Any]) -> Backend:
     try:
         backend: Backend = getattr(import_module(f"{__name__}.{module}"), kind)(options)
     except ImportError as error:
-        what = f"the runtime of backend {name!r} is not installed on the device"
-        raise Refused(f"{what}: its Python cannot import it ({error})") from error
+        what = "has no memory for" if is_out_of_memory(error) else "cannot import"
+        raise Refused(f"the Python of the device {what} the runtime of backend {name!r}: {error}") from error
     except (ValueError, TypeError) as error:
         raise Refused(f"an option of backend {name!r} is wrong: {error}") from error
     return backend

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ConfigurationError, UsageError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, UsageError, reason_of
 
 _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError, SyntaxError, tokenize.TokenError)
 """What NumPy raises for a damaged header."""
@@ -57,7 +57,9 @@ class ArrayFile:
                 else:
                     held = self._read(file, first * columns, count * columns)
         except OSError as error:
-            raise ConfigurationError(f"{self.path} cannot be read", why=reason_of(error)) from error
+            raise ConfigurationError(
+                f"{self.path} cannot be read", why=reason_of(error), next_step=CHECK_FILE
+            ) from error
         return held.reshape(count, *self.shape[1:])
 
     def _read(self, file: BinaryIO, first: int, count: int) -> NDArray[Any]:

@@ -18,7 +18,15 @@ import typer
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
 from harness.cli.terminal.output import discard, note, print_error
-from harness.errors import ConfigurationError, DamagedFileWarning, HarnessError, InputError, Interrupted, bug
+from harness.errors import (
+    CHECK_FILE,
+    ConfigurationError,
+    DamagedFileWarning,
+    HarnessError,
+    InputError,
+    Interrupted,
+    bug,
+)
 from harness.files import FULL
 from harness.version import VERSION
 
@@ -36,6 +44,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell reports for SIGPIPE; 0 would hide that a verdict such as 7 was never reached."""
 
 _debug = False
+_interrupted: Interrupted | None = None
 
 
 def _print_version(is_given: bool) -> None:
@@ -90,6 +99,8 @@ def _check_results(app: typer.Typer) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; always ends by SystemExit."""
+    global _interrupted
+    _interrupted = None
     remember(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
@@ -112,13 +123,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_CLOSED_PIPE)
     except OSError as error:
         discard(sys.stdout)
-        step = "Free space on the disk, or write to another one" if error.errno in FULL else ""
+        full = "Free space on the disk, or write to another one"
+        step = full if error.errno in FULL else CHECK_FILE
         _end(ConfigurationError("A file cannot be read or written", why=str(error), next_step=step), error)
     except MemoryError as error:
         step = "Use a smaller network, or give the command more memory"
         _end(InputError("There is not enough memory for this", why=str(error), next_step=step), error)
-    except Exception as error:
-        _end(bug(error), error)
+    except Exception as error:  # a library may turn an interrupt inside of it into an error of its own
+        _end(_interrupted or bug(error), error)
 
 
 @contextlib.contextmanager
@@ -139,7 +151,9 @@ def _warnings_as_notes() -> Iterator[None]:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
-    raise Interrupted("Interrupted")
+    global _interrupted
+    _interrupted = Interrupted("Interrupted")
+    raise _interrupted
 
 
 def _end(error: HarnessError, cause: BaseException) -> None:

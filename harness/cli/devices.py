@@ -39,7 +39,10 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
     known = list(zip(inventory.values(), health, strict=True))
     if json:
         print_json(
-            devices=[{**_facts(one), "health": held.health, "health_reason": held.reason} for one, held in known]
+            devices=[
+                {**one.model_dump(mode="json"), "health": held.health, "health_reason": held.reason}
+                for one, held in known
+            ]
         )
         return
     rows = [
@@ -62,7 +65,7 @@ def show(name: Name, directory: arguments.WorkspaceFolder = None, json: argument
     """
     from harness.device.inventory import find_device, load_inventory
 
-    facts = _facts(find_device(load_inventory(find_workspace(directory).devices), name))
+    facts = find_device(load_inventory(find_workspace(directory).devices), name).model_dump(mode="json")
     if json:
         print_json(**facts)
         return
@@ -94,9 +97,11 @@ def check(
     chosen = list(inventory.values()) if name is None else [find_device(inventory, name)]
     found = {device.name: check_device(device) for device in chosen}
     if json:
-        print_json(
-            devices=[{"name": device, "checks": [_fields(one) for one in checks]} for device, checks in found.items()]
-        )
+        listed = {
+            device: [{"name": one.name, "ok": one.ok, "found": one.found, "mend": one.remedy} for one in checks]
+            for device, checks in found.items()
+        }
+        print_json(devices=[{"name": device, "checks": checks} for device, checks in listed.items()])
     else:
         words = {True: "ok", False: "FAILS", None: "check"}
         for device, checks in found.items():
@@ -173,16 +178,6 @@ def golden(
         print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
 
 
-def _fields(check: Any) -> dict[str, Any]:
-    """Return a finding as its fields in JSON."""
-    return {"name": check.name, "ok": check.ok, "found": check.found, "mend": check.remedy}
-
-
 def _origin(band: Any) -> str:
     sessions = len(band.latencies_s)
     return f"from {sessions} session{'s' * (sessions > 1)}, {band.learnt}" if sessions else band.learnt
-
-
-def _facts(device: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = device.model_dump(mode="json")
-    return facts

@@ -249,8 +249,8 @@ def _device(path: Path, name: str, table: Any) -> Device:
     return check_settings(build, table, path, prefix=key, known=lambda _: known)
 
 
-def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
-    settings = {"known_hosts": "known_hosts", "ssh_config": "~/.ssh/config", **settings}
+def _ssh(path: Path, prefix: str, given: dict[str, Any]) -> Ssh:
+    settings = {"known_hosts": "known_hosts", "ssh_config": "~/.ssh/config", **given}
     if settings["ssh_config"] == "none":
         del settings["ssh_config"]
     for key in ("identity", "known_hosts", "ssh_config", "key_agent"):
@@ -262,6 +262,8 @@ def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
                 if "\0" in value:
                     raise RuntimeError("it contains a zero byte")
                 settings[key] = path.parent.absolute() / Path(value).expanduser()
-            except RuntimeError as error:  # ~USER of an unknown user
-                raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}") from error
+            except RuntimeError as error:  # ~USER of an unknown user, or a user without a home folder
+                if key in given:
+                    raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}") from error
+                del settings[key]
     return Ssh.model_validate(settings)

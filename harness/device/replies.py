@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
+from device_agents.resource_errors import is_out_of_memory
 from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
 from harness.samples import Clock, Sample
 from harness.strict_model import StrictModel
@@ -265,4 +266,6 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     kind, what, next_step = kinds.get(reply.code, unknown)
     printed = f". Output: {last_part(reply.tail)}" if reply.tail else ""
     why = "" if reply.code == "busy" else last_part(reply.message) + printed
+    if kind in (WorkerDied, BackendError) and is_out_of_memory(why):
+        next_step = f"Free memory on {device} or measure smaller networks, then run the same command again; it resumes"
     return kind(what, why=why, next_step=next_step)

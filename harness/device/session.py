@@ -291,7 +291,15 @@ def _parts(items: list[Any]) -> Iterator[list[Any]]:
 
 def controller_name() -> str:
     """Return user, host and process id of this controller as text; leases are held in this name."""
-    return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
+    return f"{user_name()}@{platform.node()} pid {os.getpid()}"
+
+
+def user_name() -> str:
+    """Return the name of this user, the number if the system knows no name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the second since Python 3.13
+        return str(os.getuid())
 
 
 def start_agent(device: Device) -> Connection:

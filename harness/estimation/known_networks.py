@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from harness.errors import ConfigurationError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, reason_of
 from harness.files import read_file
 from harness.lut.table import Lut
 from harness.network.keyed_reading import read_keyed_networks
@@ -45,4 +45,4 @@ def _hash_of(path: Path) -> str:
     try:
         return hashlib.sha256(read_file(path, _MAX_FILE_BYTES)).hexdigest()[:_HASH]
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error)) from error
+        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=CHECK_FILE) from error

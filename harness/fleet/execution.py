@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 from harness.device.inventory import Device, find_device
 from harness.device.session import Deadlines, open_session
 from harness.device.time_limit import TimeLimit
+from harness.device.variant import Variant
 from harness.errors import (
     BackendError,
     CampaignIncomplete,
     DeviceBusy,
     DeviceError,
     DeviceQuarantined,
+    DeviceTooSlow,
     DeviceUnsteady,
     HarnessError,
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.shared_reading import SharedReading
@@ -37,11 +38,13 @@ from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
-from harness.measure.journal.records import PENDING
+from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_drift import check_steady
-from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
+from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, phases_of_campaign, process_job
+from harness.measure.noise.machine_noise import busy_before
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import DONE, Observer, begin, each_note_once, effort_of, ignore, named, notes_of
+from harness.measure.progress import DONE, Observer, Progress, begin, each_note_once, effort_of, ignore, named, notes_of
+from harness.measure.reference import measure_reference
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
@@ -56,6 +59,9 @@ _WATCH_SHARE = 0.4
 """The part of a request's budget that is reserved for its watch campaign."""
 _Measurement = Callable[[ProfileOutcome, DeviceRun], ProfileOutcome]
 """Measures on a leased device, and adds the result to an outcome."""
+FURTHER_PROCESSES = 2
+LEAST_CAMPAIGN_S = 10.0
+"""Shorter campaigns end without further processes, whose starts would take as long as they do."""
 
 
 @dataclass(frozen=True)
@@ -267,3 +273,43 @@ def _failed(bare: ProfileOutcome, workspace: Workspace, error: HarnessError, att
         elif isinstance(error, DeviceError):
             note_failure(store, bare.request.device, error)
         return replace(failed, health=store.health(bare.request.device))
+
+
+def note_busy_machine(run: DeviceRun) -> None:
+    """Say before a measurement if the machine is busy, so that it can be stopped."""
+    if run.session.hello.clock == "device":
+        return
+    why = busy_before(run.session.status()["state"], run.fingerprint)
+    if why:
+        notes_of(run.observe)(f"{run.device} is busy: {why}. Latencies will differ from those of a quiet machine")
+
+
+def measure_further_processes(
+    device: Device,
+    journal: Journal,
+    campaign: Campaign,
+    variant: Variant,
+    *,
+    gate: ConnectGate,
+    stop: threading.Event,
+    observe: Observer,
+    time_limit: TimeLimit,
+) -> None:
+    """Measure the reference probe in new processes; if the device is not free in time, their spread is unknown.
+
+    Nothing is measured on devices with a clock of their own, which no process of the host changes.
+    """
+    if campaign.clock == "device":
+        return
+    try:
+        for number in range(1, FURTHER_PROCESSES + 1):
+            observe(Progress("measuring the spread between processes", number - 1, FURTHER_PROCESSES, unit="process"))
+            with gate.connecting(device, stop):
+                session = open_session(device)
+            with (
+                session,
+                leased_run(session, device, journal, stop=stop, variant=variant, time_limit=time_limit) as run,
+            ):
+                measure_reference(run, PROCESS, number, process_job(campaign.id, number))
+    except (DeviceError, DeviceTooSlow) as error:  # the campaign itself is complete
+        notes_of(observe)(f"The spread between processes was not measured: {error.what}")

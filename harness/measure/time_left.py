@@ -23,8 +23,9 @@ from harness.measure.progress import Progress
 Clock = Callable[[], float]
 _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
-_OVERDUE = 0.1
-"""The remaining time of a phase that takes longer than before, as a fraction of the time that it has taken."""
+_ERROR, _FARTHEST = 0.35, 6.0
+"""The standard error of the logarithm of a predicted time: a factor of 1.4. Beyond so many of them it is the same."""
+_NORMAL = statistics.NormalDist()
 _PACE_S = 1.0
 """Seconds at the pace of an earlier run that count beside those of the present one."""
 _START, _ALREADY = "start", "already begun"
@@ -127,16 +128,26 @@ class TimeLeft:
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
         """Return the remaining time of a phase; its own progress gets more weight as it advances.
 
-        If a step is overdue, the steps after it are expected to take longer as well: the more, the larger the step is.
+        A step that has not ended probably takes longer than expected, and so do the steps after it: the more, the
+        larger the step is.
         """
         share, gone_s = self._share or 0.0, now_s - self._share_s
         weight = math.sqrt(min(1.0, share))
         whole_s = weight * self._by_own_steps() + (1 - weight) * expected_s
         step = (self._next or 1.0) - share
-        if self._next and step > 0:
-            whole_s += math.sqrt(step) * max(0.0, gone_s / step - whole_s)
-        least_s = 0.0 if share and not self._next else _OVERDUE * gone_s
-        return max(whole_s * step - gone_s, least_s) + whole_s * (1 - share - step)
+        if share and not self._next:
+            return max(whole_s * step - gone_s, 0.0)
+        lasting_s = _lasting_s(whole_s * step, gone_s)
+        slower = (lasting_s / (whole_s * step)) ** math.sqrt(step) if whole_s * step else 1.0
+        return lasting_s - gone_s + slower * whole_s * (1 - share - step)
+
+
+def _lasting_s(expected_s: float, gone_s: float) -> float:
+    """Return how long a step of this expected time takes if it has not ended by now: the median of a log-normal."""
+    if not gone_s:
+        return expected_s
+    at = min(math.log(gone_s / max(expected_s, 1e-9)) / _ERROR, _FARTHEST)
+    return gone_s * math.exp(_ERROR * (_NORMAL.inv_cdf((1 + _NORMAL.cdf(at)) / 2) - at))
 
 
 def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str, float]:

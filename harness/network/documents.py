@@ -26,8 +26,8 @@ def is_whole(content: bytes | bytearray) -> bool:
     return len(content) >= start and len(content) - start == int.from_bytes(content[:_LENGTH_BYTES], "big")
 
 
-def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
-    """Return the document, of at most so many values, and what follows it; raises ValueError.
+def split_document(content: bytes, most: int | None = None) -> tuple[bytes, memoryview]:
+    """Return the JSON of a document, of at most so many values, and what follows it; raises ValueError.
 
     The values are counted before they are parsed: a value of two bytes takes sixty in memory.
     """
@@ -38,10 +38,16 @@ def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, 
     header = content[start:end]
     if most is not None and sum(map(header.count, _MARKS)) > most:
         raise ValueError("more values than a network has")
+    return header, memoryview(content)[end:]
+
+
+def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
+    """Return a document, as `split_document` does, and what follows it; raises ValueError."""
+    header, rest = split_document(content, most)
     document = json.loads(header)
     if not isinstance(document, dict):
         raise ValueError("no document")
-    return document, memoryview(content)[end:]
+    return document, rest
 
 
 def list_of(value: Any) -> list[Any]:

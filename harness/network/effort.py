@@ -46,13 +46,15 @@ def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> 
         return _of_einsum(equation, known)
     if op.endswith("Attention") and len(known) > 1 and min(map(len, known[:2])) > 1:
         return _of_attention(*known[:2])
+    if op.endswith("Attention") and len(known) == 1 and len(known[0]) == 5:  # (batch, rows, heads, Q K V, size)
+        return 2 * math.prod(known[0]) // 3 * known[0][1]
     return None
 
 
 def _of_attention(data: Shape, second: Shape) -> int:
     """Return the multiply-adds of attention between queries and keys, or with the weights that make both and values."""
-    if len(second) > 2:
-        return 2 * math.prod(data) * second[-2]
+    if len(second) > 2:  # of five axes, keys and values are packed: (batch, rows, heads, K V, size)
+        return 2 * math.prod(data) * second[1 if len(second) == 5 else -2]
     made = math.prod(data[:-1]) * second[1]
     return made * data[-1] + 2 * made // 3 * data[-2]
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
-from harness.network.documents import count_of, encode, list_of, text_of, texts_of
+from pydantic import Field, TypeAdapter
+
+from harness.network.documents import encode, split_document
 from harness.network.fusion.fusion_rules import FusionRule, as_executed
 from harness.network.key import LayerKey
-from harness.network.layer_flows import LayerFlow, ReadTensor, WrittenTensor, layer_flows
+from harness.network.layer_flows import LayerFlow, layer_flows
 from harness.network.layers import context_of, cut, place_of
 from harness.network.network import FreeNode, Network, UnmeasuredNode
+from harness.strict_model import Count
 
-FORMAT = "keyed network 1"
+FORMAT = "keyed network 2"
 """The version of `encode_keyed`."""
 
 
@@ -31,21 +35,30 @@ class KeyedLayer:
 
 @dataclass(frozen=True)
 class KeyedNetwork:
-    """A network cut into layers by the rules of a table; see `Network` for the other fields.
+    """A network cut into layers by the rules of a table; the annotations are what a reader process may return.
 
-    `weight_bytes` is the size of the constants that its nodes read.
+    See `Network` for the other fields. `weight_bytes` is the size of the constants that its nodes read.
     """
 
     name: str
     layers: tuple[KeyedLayer, ...]
-    input_sizes: tuple[int, ...]
-    output_sizes: tuple[int, ...]
-    weight_bytes: int
+    input_sizes: tuple[Count, ...]
+    output_sizes: tuple[Count, ...]
+    weight_bytes: Count
     free: tuple[FreeNode, ...]
     unmeasured: tuple[UnmeasuredNode, ...]
     symbols: frozenset[str]
-    sha256: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     file: str = ""
+
+
+@dataclass(frozen=True)
+class KeyedAnswer:
+    """A network as a reader process returns it, a note about it, and whether it keeps weights in other files."""
+
+    network: KeyedNetwork
+    note: str
+    external: bool
 
 
 def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:
@@ -77,68 +90,23 @@ def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:
 
 
 def encode_keyed(network: KeyedNetwork, note: str = "", *, external: bool = False) -> bytes:
-    """Return a network, without its `file`, as bytes; `note` is a text about it.
-
-    `external` is whether the network keeps weights in other files.
-    """
-    document = {
-        "note": note,
-        "external": external,
-        "name": network.name,
-        "layers": [
-            [one.name, one.op, one.key.text, one.context, one.place, *_flow_row(one.flow)] for one in network.layers
-        ],
-        "input_sizes": list(network.input_sizes),
-        "output_sizes": list(network.output_sizes),
-        "weight_bytes": network.weight_bytes,
-        "free": [[node.name, node.op, node.reason] for node in network.free],
-        "unmeasured": [[node.name, node.op] for node in network.unmeasured],
-        "symbols": sorted(network.symbols),
-        "sha256": network.sha256,
-    }
+    """Return a network, without its `file`, as bytes, which `keyed_of` reads."""
+    document = asdict(KeyedAnswer(replace(network, file=""), note, external))
+    document["network"]["symbols"] = sorted(network.symbols)
     return encode(document)
 
 
-def keyed_of(document: Mapping[str, Any]) -> tuple[KeyedNetwork, str]:
-    """Return the network of a document of `encode_keyed`, and the note; raises ValueError for anything else."""
-    try:
-        rows = list_of(document["layers"])
-        found = KeyedNetwork(
-            name=text_of(document["name"]),
-            layers=tuple(_layer(row, len(rows)) for row in rows),
-            input_sizes=tuple(count_of(size) for size in list_of(document["input_sizes"])),
-            output_sizes=tuple(count_of(size) for size in list_of(document["output_sizes"])),
-            weight_bytes=count_of(document["weight_bytes"]),
-            free=tuple(FreeNode(*texts_of(row, 3)) for row in document["free"]),
-            unmeasured=tuple(UnmeasuredNode(*texts_of(row, 2)) for row in document["unmeasured"]),
-            symbols=frozenset(texts_of(document["symbols"])),
-            sha256=text_of(document["sha256"]),
-        )
-        return found, text_of(document["note"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(str(error)) from error
+def keyed_of(content: bytes) -> KeyedAnswer:
+    """Return what `encode_keyed` was given; raises ValueError for anything else."""
+    found = _answers().validate_json(split_document(content)[0], strict=True)
+    flows = [layer.flow for layer in found.network.layers]
+    places = [one.writer or 0 for flow in flows for one in flow.read]
+    places += [place for flow in flows for one in flow.written for place in one.readers]
+    if max(places, default=0) >= max(1, len(flows)):
+        raise ValueError("no place of a layer")
+    return found
 
 
-def _flow_row(flow: LayerFlow) -> list[Any]:
-    read = [[one.bytes, one.writer] for one in flow.read]
-    written = [[one.bytes, int(one.is_output), *one.readers] for one in flow.written]
-    return [read, written, flow.weight_bytes]
-
-
-def _layer(row: Any, count: int) -> KeyedLayer:
-    name, op, key, context, place, read, written, weight_bytes = list_of(row)
-
-    def place_below(value: Any) -> int:
-        if count_of(value) >= count:
-            raise ValueError("no place of a layer")
-        return int(value)
-
-    flow = LayerFlow(
-        tuple(ReadTensor(count_of(size), None if writer is None else place_below(writer)) for size, writer in read),
-        tuple(
-            WrittenTensor(count_of(size), tuple(map(place_below, readers)), count_of(is_output) > 0)
-            for size, is_output, *readers in written
-        ),
-        count_of(weight_bytes),
-    )
-    return KeyedLayer(text_of(name), text_of(op), LayerKey(text_of(key)), text_of(context), text_of(place), flow)
+@functools.cache
+def _answers() -> TypeAdapter[KeyedAnswer]:
+    return TypeAdapter(KeyedAnswer)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from harness import cache
 from harness.files import file_digest
-from harness.network.documents import decode_document
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.model_references import (
@@ -119,6 +118,6 @@ def _decoded(content: bytes | None) -> KeyedNetwork | None:
     if content is None:
         return None
     try:
-        return keyed_of(decode_document(content)[0])[0]
-    except (ValueError, RecursionError):
+        return keyed_of(content).network
+    except ValueError:
         return None

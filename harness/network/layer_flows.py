@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 from harness.network.layers import Layer
 from harness.network.network import Network
+from harness.strict_model import Count
 
 
 @dataclass(frozen=True)
 class ReadTensor:
     """A tensor that a layer reads, and the place of the layer that writes it; None for an input of the network."""
 
-    bytes: int
-    writer: int | None
+    bytes: Count
+    writer: Count | None
 
 
 @dataclass(frozen=True)
 class WrittenTensor:
     """A tensor that a layer returns, the places of the layers that read it, and whether the network returns it."""
 
-    bytes: int
-    readers: tuple[int, ...]
+    bytes: Count
+    readers: tuple[Count, ...]
     is_output: bool
 
 
@@ -35,7 +36,7 @@ class LayerFlow:
 
     read: tuple[ReadTensor, ...]
     written: tuple[WrittenTensor, ...]
-    weight_bytes: int
+    weight_bytes: Count
 
 
 def layer_flows(network: Network, layers: Sequence[Layer]) -> tuple[LayerFlow, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from harness.errors import (
     CoverageError,
@@ -60,14 +62,21 @@ class RefusedNetwork(ErrorRecord):
 class ListedNetwork(Protocol):
     """What a list needs of a network, whole or as keys of layers."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def name(self) -> str:
-        """The name that results carry."""
+        """The name that results carry: that of the file, with folders if another network of the list has the same."""
         ...
 
     @property
     def file(self) -> str:
         """The reference that it was read from, as messages show it."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what was read."""
         ...
 
     @property
@@ -150,7 +159,19 @@ def read_each(
     note_refused(refused, note)
     if not refused:  # the dimension may belong to a network that was refused
         _check_dims(networks, dims or {})
-    return NetworksRead(tuple(networks), tuple(refused), dims or {})
+    return NetworksRead(_with_distinct_names(networks), tuple(refused), dims or {})
+
+
+def _with_distinct_names(networks: Sequence[AnyNetwork]) -> tuple[AnyNetwork, ...]:
+    """Return the networks; different ones of the same name get the folders by which their files differ before it."""
+    digests = defaultdict(set)
+    for one in networks:
+        digests[one.name].add(one.sha256)
+    files = {one.file: PurePath(one.file).with_suffix("").parts for one in networks if len(digests[one.name]) > 1}
+    longest = max(map(len, files.values()), default=0)
+    depth = next((n for n in range(2, longest) if len({parts[-n:] for parts in files.values()}) == len(files)), longest)
+    names = {file: str(PurePath(*parts[-depth:])) for file, parts in files.items() if len(parts) > 1}
+    return tuple(replace(one, name=names[one.file]) if one.file in names else one for one in networks)
 
 
 def reading_jobs(references: Sequence[ModelReference]) -> int:

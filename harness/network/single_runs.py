@@ -34,7 +34,9 @@ def form_of(node: Node) -> bytes | None:
     """Return what a node is without its names; None if it is too large, or holds subgraphs, which have names."""
     from onnx import NodeProto
 
-    if node.proto.ByteSize() > MAX_FORM_BYTES or any(_holds_graph(item) for item in node.proto.attribute):
+    if node.proto.ByteSize() > MAX_FORM_BYTES or any(
+        item.HasField("g") or item.graphs for item in node.proto.attribute
+    ):
         return None
     places = [f"i{place}" if name else "" for place, name in enumerate(node.proto.input)]
     results = [f"o{place}" if name else "" for place, name in enumerate(node.proto.output)]
@@ -60,20 +62,16 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
         if form is None or stored:
             given = {name: value for name, value in feeds.items() if name not in stored}
             tensors = [numpy_helper.from_array(feeds[name], name) for name in stored]
-            session = _open(node.proto, _kinds(node, given), _pairs(opsets), tensors)
+            session = _open(node.proto, _kinds(node, given), tuple(opsets.items()), tensors)
         else:
             given = {f"i{place}": feeds[name] for place, name in enumerate(node.proto.input) if name}
-            session = _session(form, _kinds(node, given), _pairs(opsets))
+            session = _session(form, _kinds(node, given), tuple(opsets.items()))
         results = session.run(None, given)
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
             raise MemoryError(f"Node {node.name[:80]!r} ({node.op}) takes too much memory") from error
         return None
     return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
-
-
-def _holds_graph(item: Any) -> bool:
-    return bool(item.HasField("g") or item.graphs)
 
 
 def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
@@ -85,10 +83,6 @@ def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
     return tuple(
         (name, str(value.dtype), value.shape if sized else (None,) * len(value.shape)) for name, value in given.items()
     )
-
-
-def _pairs(opsets: Mapping[str, int]) -> Opsets:
-    return tuple(opsets.items())
 
 
 def _constant(node: Node) -> Array | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.errors import ConfigurationError, NightBusy, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, NightBusy, reason_of
 from harness.fleet.store import now
 from harness.text import printable
 from harness.workspace import Workspace
@@ -44,7 +44,7 @@ def night_lock(workspace: Workspace, night: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be opened", why=reason_of(error)) from error
+        raise ConfigurationError(f"{path} cannot be opened", why=reason_of(error), next_step=CHECK_FILE) from error
     try:
         if not _locked(handle, fcntl.LOCK_EX):
             raise _busy(_read(handle))

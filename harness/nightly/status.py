@@ -35,7 +35,10 @@ class PastNight:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device's newest table and its age, its health, and the sets that the last night deferred."""
+    """A device's newest table and its age, its health, and the sets that the last night deferred.
+
+    The age is negative if the clock was set back since the table was made.
+    """
 
     device: str
     health: DeviceHealth

@@ -16,7 +16,7 @@ from datetime import datetime, time, timedelta
 from pathlib import Path
 
 from harness.errors import ConfigurationError, UsageError, reason_of
-from harness.files import write_whole
+from harness.files import in_home, write_whole
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s
 from harness.workspace import Workspace
@@ -90,7 +90,7 @@ def service_unit(installation: NightlyTimer, user: str | None = None) -> str:
     program, *arguments = installation.command
     runtime = _runtime()
     shared = [f"-{runtime}"] if runtime else []
-    root, caches = installation.workspace.root.absolute(), Path.home() / ".cache"
+    root, caches = installation.workspace.root.absolute(), in_home("~/.cache")
     writable = [str(root), "-/run/lock", "-/tmp", *shared, f"-{caches}"]
     paths = " ".join(_quoted(text) for text in dict.fromkeys(writable))
     run_by = f"User={user}\n" if user else ""
@@ -152,7 +152,7 @@ def crontab_line(installation: NightlyTimer) -> str:
 
 def unit_folder() -> Path:
     """Return the folder of the user's units."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
+    return in_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "systemd" / "user"
 
 
 def write_units(installation: NightlyTimer, folder: Path, user: str | None = None) -> tuple[Path, Path]:

@@ -18,7 +18,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from device_agents.arrays import make
 from device_agents.emulated_npu.numpy_types import Array
-from harness.errors import InputError, UsageError, reason_of
+from harness.errors import CHECK_FILE, InputError, UsageError, reason_of
 from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
 from harness.network.network import PACKED, Constant
@@ -102,14 +102,16 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
         for file, values in files.items():
             np.save(folder / f"{file}.npy", values)
     except OSError as error:
-        raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
+        raise InputError(
+            f"Outputs cannot be written to {folder}", why=reason_of(error), next_step=CHECK_FILE
+        ) from error
 
 
 def _read_array(file: Path, spec: InputSpec) -> Array:
     try:
         values = np.load(file)  # which loads no pickles
     except OSError as error:
-        raise InputError(f"{file} cannot be read", why=reason_of(error)) from error
+        raise InputError(f"{file} cannot be read", why=reason_of(error), next_step=CHECK_FILE) from error
     except (ValueError, EOFError) as error:
         step = "Save the array with numpy.save"
         raise InputError(
@@ -139,7 +141,9 @@ def _file_constants(reference: str, model: NetworkModel) -> Mapping[str, Constan
         try:
             load_external_data_for_model(file.model, str(path.parent))
         except (OSError, ValueError) as error:
-            raise InputError(f"The weights of {path} cannot be read", why=reason_of(error)) from error
+            raise InputError(
+                f"The weights of {path} cannot be read", why=reason_of(error), next_step=CHECK_FILE
+            ) from error
     return prepare(file, model.dims, most_folded=sys.maxsize).constants
 
 

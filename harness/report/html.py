@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
-from harness.report import overhead_section
 from harness.report.figures import COLOURS
 from harness.report.networks import networks_section
 from harness.report.networks.layer_truth import truth_section
 from harness.report.networks.network_section import section
 from harness.report.overhead_figures import sample_figures
+from harness.report.page_values import ReportTable
 from harness.report.report_source import ReportSource
-from harness.report.units import display
+from harness.report.units import Unit, display, percent, significant, unit_for
 from harness.text import clock_name, is_safe_name
+from harness.text_tables import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
+    from harness.latency.overhead import Coefficient, OverheadModel
     from harness.lut.table import Lut
     from harness.network.keyed_network import KeyedNetwork
     from harness.network.network_list import NetworksRead
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
 TEMPLATE, FIGURE_TEMPLATE, PARTS = "template.html.j2", "figure.html.j2", "parts.html.j2"
 STYLE, SCRIPTS = "report.css.j2", ("report.js.j2", "tables.js.j2")
 _LONGEST_NAME = 100
+_OVERHEAD = (
+    ("a", "input_bytes", "time per input byte", "/byte"),
+    ("b", "output_bytes", "time per output byte", "/byte"),
+    ("c", "runs", "time per run", ""),
+)
+_MODELS: dict[OverheadModel, str] = {"plain": "least squares", "extended": "with further terms"}
 
 
 def report_networks(
@@ -96,9 +104,9 @@ def render(
         truth=truth_section(validation.oracle) if validation and validation.oracle else None,
         method=table.method,
         machine=display(validation.machine.text if validation and validation.machine else table.machine, 400),
-        overhead=overhead_section.overhead_table(table),
-        terms=overhead_section.terms_table(table),
-        fit=overhead_section.fit_facts(table),
+        overhead=_overhead_table(table),
+        terms=_terms_table(table),
+        fit=_fit_facts(table),
         sample_figures=sample_figures(source.samples) if source.samples else (),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         command=source.command_line,
@@ -219,3 +227,60 @@ def _inline_json(text: str) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _overhead_table(table: Lut) -> ReportTable:
+    """Return the table of a, b and c: by least squares (S1.4), then as fitted with further terms."""
+    if table.is_imported:
+        return _stated_overhead(table)
+    plain, extended = (table.overhead_by(model) for model in _MODELS)
+    rows = []
+    for letter, term, meaning, per in _OVERHEAD:
+        fits = [fit.coefficients[term] if fit else None for fit in (plain, extended)]
+        unit = unit_for([max((max(abs(one.value), abs(one.high)) for one in fits if one), default=0.0)], smallest=0)
+        rows.append((f"{letter}: {meaning}", *_fitted(fits[0], unit), *_fitted(fits[1], unit), unit.symbol + per))
+    header = ("coefficient", "least squares", "95 % interval", "with further terms", "95 % interval", "unit")
+    probes = (plain or table.overhead).probes
+    return ReportTable(f"Overhead fitted on {probes} null probes", header, tuple(rows), (0, 5))
+
+
+def _stated_overhead(table: Lut) -> ReportTable:
+    rows = []
+    for letter, term, meaning, per in _OVERHEAD:
+        one = table.overhead.coefficients[term]
+        unit = unit_for([one.value], smallest=0)
+        rows.append((f"{letter}: {meaning}", unit.text(one.value), unit.symbol + per))
+    return ReportTable("Overhead as the import states it", ("coefficient", "value", "unit"), tuple(rows), (0, 2))
+
+
+def _fitted(one: Coefficient | None, unit: Unit) -> tuple[str, str]:
+    return ("not fitted", "") if one is None else (unit.text(one.value), unit.interval((one.low, one.high)))
+
+
+def _terms_table(table: Lut) -> ReportTable | None:
+    """Return the table of the further terms, None where the table has none."""
+    extended = table.overhead_by("extended")
+    plain = {term for _, term, _, _ in _OVERHEAD}
+    names = [name for name in extended.least_squares if name not in plain] if extended else []
+    if extended is None or not names:
+        return None
+    rows = []
+    for name in names:
+        one = extended.coefficients[name]
+        unit = unit_for([max(abs(one.value), abs(one.high))], smallest=0)
+        rows.append((name.replace("_", " "), *_fitted(one, unit), unit.symbol))
+    header = ("further term", "time of one", "95 % interval", "unit")
+    return ReportTable(f"Further terms, fitted on {extended.probes} null probes", header, tuple(rows), (0, 3))
+
+
+def _fit_facts(table: Lut) -> Facts:
+    """Return the quality of the fits."""
+    found: list[tuple[str, str]] = [("method of the table", table.method)]
+    if table.is_imported:
+        return tuple(found)
+    for model, name in _MODELS.items():
+        fit = table.overhead_by(model)
+        if fit is not None:
+            facts = (significant(fit.r2, 5), significant(fit.condition), percent(fit.scatter, 2))
+            found += zip((f"R², {name}", f"condition number, {name}", f"scatter, {name}"), facts, strict=True)
+    return tuple(found)

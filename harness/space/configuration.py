@@ -79,9 +79,10 @@ class Convolution:
             groups=self.groups,
             dilation=self.each(self.dilation),
         )
-        named, operands = _named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), int(self.residual)
+        operands = int(self.residual)
         maps = int(self.context == FEATURE_MAP) + operands if len(self.size) == _MAP_AXES else 0
-        return replace(named, extra_operands=operands, maps=maps)
+        operator = f"mac/conv/{kind}/{_suffix(self.activation)}"
+        return replace(found, operator=operator, extra_operands=operands, maps=maps)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Product:
         """Return the predictor's features."""
         found = matrix_product(rows=self.rows, depth=self.depth, columns=self.columns, batch=max(1, self.heads))
         kind = "activations" if self.heads else "weights"
-        named = _named(f"mac/product/{kind}/{_suffix(self.activation)}", found)
+        named = replace(found, operator=f"mac/product/{kind}/{_suffix(self.activation)}")
         if not self.heads:
             return named
         read = -(-found.weight_elements // (max(1, self.heads) * self.rows * self.columns))
@@ -221,7 +222,3 @@ def padding_of(kernel: int, stride: int) -> int:
 
 def _suffix(activation: str) -> str:
     return {NO_ACTIVATION: "plain", "Relu6": "Relu"}.get(activation, activation)
-
-
-def _named(operator: str, layer: LayerFeatures) -> LayerFeatures:
-    return replace(layer, operator=operator)

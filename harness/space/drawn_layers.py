@@ -1,8 +1,7 @@
-"""Layers drawn from a space: at random, and evenly for the first round."""
+"""Layers drawn evenly from a space."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from harness.space.space import LayerSpace
 if TYPE_CHECKING:
     from harness.space.blocks import AnyBlock
 
-_TRIES = 200
-"""Failed draws in a row after which a space counts as exhausted, or as empty within its limits."""
 _HALVINGS = 12
 _ENDS = 2
 _POINTS_PER_LAYER = 20
@@ -31,34 +28,10 @@ class SpaceLayers:
 
     space: LayerSpace
 
-    @functools.cached_property
-    def _shares(self) -> NDArray[np.float64]:
-        return np.array([block.share for block in self.space.layers])
-
-    def random(
-        self, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
-    ) -> list[Configuration]:
-        """Return up to `count` different layers, blocks by their shares; fewer only if the space is nearly exhausted.
-
-        Raises ConfigurationError if no layer of the space is within its limits.
-        """
-        found: dict[Configuration, None] = {}
-        misses = 0
-        while len(found) < count and misses < _TRIES:
-            block = self.space.layers[int(generator.choice(self._shares.size, p=self._shares / self._shares.sum()))]
-            layer = self._layer(block, generator.random(len(block.axes)))
-            if layer is None or layer in found or layer in without:
-                misses += 1
-            else:
-                found[layer] = None
-                misses = 0
-        if not found and not without:
-            raise _empty()
-        return list(found)
-
     def spread(self, count: int, seed: int) -> list[Configuration]:
         """Return up to `count` layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
-        shares = self._shares / self._shares.sum()
+        shares = np.array([block.share for block in self.space.layers])
+        shares /= shares.sum()
         queues = {
             number: self._spread(block, 2 * _ENDS + round(2 * count * shares[number]), seed + number)
             for number, block in enumerate(self.space.layers)

@@ -90,7 +90,7 @@ class DeviceRounds:
     device_s: float = 0.0
     tried: int = 0
 
-    def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
+    def measure(self, asked: Round) -> list[float | None] | None:
         """Return the latencies of a round's layers in seconds; None for the round if the budget is too small."""
         policy, left_s = self.request.policy, self._left_s
         if self.tried and self.device_s / self.tried * len(asked.layers) > left_s:
@@ -125,7 +125,7 @@ class DeviceRounds:
         budget_s = self.request.policy.budget_s
         return math.inf if budget_s is None else max(0.0, budget_s - self.device_s)
 
-    def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
+    def _cut(self, asked: Round) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.
 
         On processors, layers without weights are visited warm: a round has many kinds of them, and their code would be

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatures, TrainingExample
+from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExample
 from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.settings import SPACE_COUNT, SPACE_TARGET
+from harness.space.configuration import Configuration
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
@@ -23,46 +24,26 @@ _SEEDS = 1 << 32
 """scikit-learn accepts seeds below this."""
 
 
-class CandidateLayer(Hashable, Protocol):
-    """A layer that can be measured and predicted."""
-
-    @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-
-
-Layer = TypeVar("Layer", bound=CandidateLayer)
-CandidateLayer_co = TypeVar("CandidateLayer_co", bound=CandidateLayer, covariant=True)
-
-
-class LayerPool(Protocol[CandidateLayer_co]):
-    """A set of layers to draw from."""
-
-    def spread(self, count: int, seed: int) -> Sequence[CandidateLayer_co]:
-        """Return up to `count` different layers that cover everything evenly, those of each kind in turn."""
-
-
 @dataclass(frozen=True)
-class Round(Generic[Layer]):
+class Round:
     """The layers to measure together."""
 
     number: int
-    layers: tuple[Layer, ...]
+    layers: tuple[Configuration, ...]
 
 
-Measure = Callable[[Round[Layer]], Sequence[float | None] | None]
+Measure = Callable[[Round], Sequence[float | None] | None]
 """Returns the latencies of a round's layers in seconds, None for refused ones; None for the whole round if the budget
 is too small."""
 
 
 def explore(
-    source: LayerPool[Layer],
-    measure: Measure[Layer],
+    source: SpaceLayers,
+    measure: Measure,
     *,
     count: int = SPACE_COUNT,
     target: float = SPACE_TARGET,
     seed: int = 0,
-    observe: Callable[[RoundResult], None] = lambda _: None,
 ) -> SpaceResult:
     """Measure at most `count` layers, in rounds, until the median error of a round's predictions is within `target`.
 
@@ -87,7 +68,6 @@ def explore(
         found = _samples(plan.layers, latencies)
         error = _median_error(predictor, found)
         results.append(RoundResult(plan.number, len(found), len(latencies) - len(found), error))
-        observe(results[-1])
         samples += found
         if error is not None and error <= target:
             return SpaceResult(tuple(results), len(samples), "target")
@@ -97,7 +77,7 @@ def explore(
     return SpaceResult(tuple(results), len(samples), "count" if len(order) >= count else "exhausted")
 
 
-def _samples(layers: Sequence[CandidateLayer], latencies: Sequence[float | None]) -> list[TrainingExample]:
+def _samples(layers: Sequence[Configuration], latencies: Sequence[float | None]) -> list[TrainingExample]:
     pairs = zip(layers, latencies, strict=True)
     return [TrainingExample(layer.features, latency) for layer, latency in pairs if latency is not None]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from harness.errors import ConfigurationError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, reason_of
 from harness.files import read_file, write_whole
 from harness.lut.table import Lut
 from harness.measure.noise.machine_noise import MachineNoise
@@ -154,7 +154,7 @@ def keep_validation(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written", why=reason_of(error)) from error
+        raise ConfigurationError(f"{path} cannot be written", why=reason_of(error), next_step=CHECK_FILE) from error
     write_whole(path, content)
 
 

@@ -7,13 +7,16 @@ import signal
 import sys
 from collections.abc import Callable
 from io import BufferedWriter, RawIOBase, TextIOWrapper
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from harness.cli.app import main
 from harness.cli.terminal.output import note
 from harness.cli.terminal.progress import StopRequest, stop_on_interrupt
+from harness.errors import Interrupted
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
@@ -54,6 +57,35 @@ def test_ctrl_c_at_any_line_of_a_wait_ends_it(line: int) -> None:
         finally:
             sys.settrace(None)
         assert stop.is_set() or next(lines) <= line
+
+
+def test_ctrl_c_that_a_library_turns_into_its_error_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A library that reports an interrupt as an error of its own does not make a bug of it; a later one is a bug."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def broken(number: int) -> Callable[..., NoReturn]:
+        def fail(*_: object) -> NoReturn:
+            try:
+                signal.raise_signal(number)
+            except Interrupted as error:
+                raise ValueError("a schema cannot be built") from error
+            raise ValueError("no schema")
+
+        return fail
+
+    def exit_code(number: int) -> object:
+        monkeypatch.setattr("harness.lut.stored_tables.list_tables", broken(number))
+        with pytest.raises(SystemExit) as end:
+            main(["lut", "list", "--workspace", str(tmp_path)])
+        return end.value.code
+
+    try:
+        assert exit_code(signal.SIGINT) == 130 and "bug" not in capsys.readouterr().err
+        assert exit_code(signal.SIGWINCH) == 1 and "bug" in capsys.readouterr().err
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_stop_that_nobody_requests_is_waited_for() -> None:

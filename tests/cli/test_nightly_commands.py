@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import NoReturn, Self
 
 import pytest
 from command_line import Outcome
@@ -46,6 +49,28 @@ def nightly(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]
 def place(tmp_path: Path) -> Workspace:
     """The workspace of `nightly`."""
     return Workspace(tmp_path / "lab")
+
+
+def test_a_table_of_the_future_is_listed(nightly: Run, place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the clock was set back, the night reports that its table is not the newest, and so does its status."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(days=400)
+
+    with monkeypatch.context() as wrong:
+        wrong.setattr("harness.lut.build.datetime", Ahead)
+        (device,) = nightly("run", "--night", "2026-11-19", "--json").data["devices"]
+    ahead = device["published"]["table"]
+    found = nightly("run", "--night", "2026-11-20", "--json")
+    (item,) = found.json["attention"]
+    assert (found.code, item["kind"]) == (3, "ConfigurationError") and ahead in item["what"]
+    assert found.json["devices"][0]["published"]["table"] == ahead
+    assert "in the future" in nightly("status").stdout
+    shutil.rmtree(place.lut / ahead)
+    assert nightly("run", "--night", "2026-11-20").code == 0
+    assert "in the future" not in nightly("status").stdout
 
 
 def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspace, tmp_path: Path) -> None:
@@ -182,6 +207,22 @@ def test_install_writes_units_and_enables_nothing(
 
     refused = nightly("install", "--enable")
     assert refused.code == 3 and "systemctl --user daemon-reload failed" in refused.stderr
+
+
+def test_a_user_without_name_and_home_is_served(nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the user may have a number only: a night runs, and units name what is missing."""
+
+    def unknown(_: object) -> NoReturn:
+        raise KeyError("getpwuid(): uid not found: 4321")
+
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert nightly("run").code == 0
+    refused = nightly("install")
+    assert refused.code == 3 and "Set HOME" in refused.stderr
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f"User={os.getuid()}" in nightly("install", "--output", tmp_path / "units", "--print").stdout
 
 
 def test_install_prints(nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import cache
-from harness.cli.terminal.progress_line import ProgressLine, about
+from harness.cli.terminal.progress import ProgressLine, about
 from harness.measure.progress import DONE, Progress
 
 

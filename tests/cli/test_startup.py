@@ -11,15 +11,6 @@ import pytest
 from harness.cli.app import main
 from harness.lut.table_choice import PUBLISHED, table_folders
 
-HEAVY = ("numpy", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "rich", "pydantic", "paramiko")
-
-
-def test_heavy_packages_are_imported_by_the_commands_that_need_them() -> None:
-    """Building the command line, as `harness --help` does, imports none of the slow packages."""
-    code = "import sys, harness.cli.app; harness.cli.app.program(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not set(HEAVY) & set(loaded)
-
 
 def test_an_estimate_of_a_network_that_was_read_before_loads_no_runtime(tmp_path: Path) -> None:
     """A network in the cache whose layers were measured needs neither onnx nor what predictors are learnt with."""

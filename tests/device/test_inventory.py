@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.device.inventory import BUILT_IN, Local, Ssh, find_device, load_inventory
+from harness.device.ssh.ssh_config import SshConfig
 from harness.errors import ConfigurationError, UnknownDevice
 
 BOARD = """
@@ -47,6 +48,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert (device.transport.port, device.transport.agent, device.resource) == (None, "forced", "cpu")
 
 
+def test_a_user_without_home_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home folder no file of OpenSSH is read, unless the inventory names one there."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    lines = '[devices.b]\ntransport = "ssh"\nhost = "127.0.0.1"\nport = 22\nuser = "me"\nidentity = "key"\n'
+    (tmp_path / "devices.toml").write_text(lines)
+    transport = load_inventory(tmp_path / "devices.toml")["b"].transport
+    assert isinstance(transport, Ssh) and transport.ssh_config is None
+    assert SshConfig(None).lookup("alias").host == "alias"
+    (tmp_path / "devices.toml").write_text(lines + 'ssh_config = "~/.ssh/config"\n')
+    with pytest.raises(ConfigurationError, match="ssh_config is not a path"):
+        load_inventory(tmp_path / "devices.toml")
+    (tmp_path / "config").write_text("Include ~nobody-of-this-name/config\n")
+    with pytest.raises(ConfigurationError, match="no home folder"):
+        SshConfig(tmp_path / "config")
+
+
 def test_options_and_resource_are_taken(tmp_path: Path) -> None:
     """Options of the backend keep their types; a resource can be named."""
     text = '[devices.x]\nbackend = "null"\nresource = "bench"\n[devices.x.options]\nseed = 3\nnoise = 0.5\n'
@@ -71,26 +89,29 @@ def test_real_devices_are_exclusive_and_emulated_ones_on_request(tmp_path: Path)
         assert load_inventory(path)["x"].exclusive is exclusive
 
 
-def test_inventory_cannot_be_changed() -> None:
-    """A device and its options cannot be changed."""
-    with pytest.raises(TypeError):
-        load_inventory(None)["x"] = BUILT_IN["cpu01"]  # type: ignore[index]
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         (BOARD + "prot = 2222\n", r"devices\.board\.prot is unknown\. Did you mean port"),
         (BOARD + "port = 70000\n", r"devices\.board\.port .*65535"),
-        (BOARD + "port = true\n", r"devices\.board\.port"),
+        *((BOARD + f"port = {port}\n", r"devices\.board\.port") for port in ("0", "true", "[22]")),
         (BOARD + 'port = "22"\n', r"devices\.board\.port"),
         (BOARD + BOARD, "not valid TOML.*twice"),
-        (BOARD + "connect_timeout_s = inf\n", r"devices\.board\.connect_timeout_s"),
-        (BOARD.replace("board.lab", "-oProxyCommand=x"), r"devices\.board\.host"),
+        (BOARD + 'host = "a"\n', "not valid TOML"),
+        *(
+            (BOARD + f"connect_timeout_s = {time}\n", r"devices\.board\.connect_timeout_s")
+            for time in ("inf", "nan", "-1.0")
+        ),
+        *((BOARD.replace("board.lab", host), r"devices\.board\.host") for host in ("-oProxyCommand=x", "")),
         (BOARD.replace('host = "board.lab"\n', ""), r"devices\.board\.host is missing"),
-        (BOARD + 'proxy_jump = "a gate"\n', r"devices\.board\.proxy_jump"),
+        *(
+            (BOARD + f"proxy_jump = {jump!r}\n", r"devices\.board\.proxy_jump")
+            for jump in ("a gate", "-oProxyCommand=x")
+        ),
         (BOARD + "key_agent = true\n", r"devices\.board\.key_agent"),
         (BOARD.replace('"ssh"', '"telnet"'), r"devices\.board\.transport is 'telnet'"),
+        (BOARD.replace('"ssh"', "[]"), r"devices\.board\.transport"),
+        (BOARD + "options = 3\n", r"devices\.board\.options"),
         (BOARD + "[devices.board.options]\nthreads = 2026-01-01\n", r"devices\.board\.options\.threads"),
         (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
         (BOARD + 'backend = "abacus"\n', r"devices\.board\.backend"),
@@ -101,7 +122,10 @@ def test_inventory_cannot_be_changed() -> None:
         ('[devices.x]\ntransport = "adb"\nserial = "a"\nfolder = "tmp"\n', r"devices\.x\.folder"),
         ('[devices.x]\nserial = "a"\n', r'devices\.x\.serial is unknown for this transport\. Add transport = "adb"'),
         ('[devices.x]\nhost = "a"\n', r"devices\.x\.host is unknown for this transport\. Add transport"),
-        ('[devices."a/b"]\n', "is not a device name"),
+        *(
+            (f'[devices."{name}"]\n', "is not a device name")
+            for name in ("a/b", "..", ".", ".writing-n", "--debug", "")
+        ),
         ('[devices."a\\u001b[31m"]\n', r"devices\.'a\\x1b\[31m' is not a device name"),
         ("[devices.cpu01]\n", r"devices\.cpu01 is the name of a built-in device"),
         ("[device.x]\n", "device is unknown"),

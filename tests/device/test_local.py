@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import workers
 
 from device_agents.lease import Lease, holder_of
 from harness.device.bundle import build_bundle
@@ -19,7 +18,7 @@ from harness.device.diagnose import Check, check_device
 from harness.device.inventory import BUILT_IN, Device, load_inventory
 from harness.device.local import LocalConnection, start_here
 from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit, open_session
-from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
+from harness.errors import LeaseLost
 
 NULL = BUILT_IN["null01"].model_copy(update={"exclusive": True})  # leased like a real device
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
@@ -67,44 +66,6 @@ def test_cancel_ends_a_long_run() -> None:
         session.drop(["p"])
 
 
-def test_killed_worker_is_a_worker_that_died(runtime_folder: Path) -> None:
-    """The crash of a runtime is reported with its signal."""
-    with open_session(NULL) as session:
-        session.acquire("me")
-        session.put(PROBE)
-        (worker,) = workers(runtime_folder)
-        with pytest.raises(WorkerDied, match="SIGSEGV"):
-            for _ in session.run([Visit("p", 100_000, 1)] * 5000):
-                os.kill(worker, signal.SIGSEGV)
-
-
-def test_killed_agent_is_a_lost_link_and_takes_its_worker_along(runtime_folder: Path) -> None:
-    """A killed agent leaves neither a worker nor a lock."""
-    with open_session(NULL) as session:
-        session.acquire("me")
-        session.put(PROBE)
-        (worker,) = workers(runtime_folder)
-        with pytest.raises(LinkLost, match="status -9"):
-            for _ in session.run([Visit("p", 100_000, 1)] * 5000):
-                os.kill(_agent(session), signal.SIGKILL)
-    assert holder_of("null01") is None
-    deadline = time.monotonic() + 30
-    while (Path("/proc") / str(worker) / "exe").exists():  # the kernel kills it, in its own time
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_lease_of_another_process_is_respected() -> None:
-    """A second session cannot take a held resource."""
-    lease = Lease("null01")
-    lease.acquire("eve@elsewhere")
-    try:
-        with pytest.raises(DeviceBusy, match="eve@elsewhere"), open_session(NULL) as session:
-            session.acquire("me")
-    finally:
-        lease.release()
-
-
 def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> None:
     """A lease that was not renewed is reported as lost, although the agent has ended."""
     device_deadlines = Deadlines(lease_ttl_s=0.3, keep_s=0.0)
@@ -119,10 +80,10 @@ def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> Non
 
 def test_heartbeats_keep_the_lease_while_the_controller_is_busy_elsewhere() -> None:
     """Between requests the session renews by itself."""
-    with AgentSession(start_here(), NULL, Deadlines(lease_ttl_s=1.5)) as session:
+    with AgentSession(start_here(), NULL, Deadlines(lease_ttl_s=2.5)) as session:
         session.greet()
         session.acquire("me")
-        time.sleep(2.0)
+        time.sleep(3.0)
         session.put(PROBE)
 
 
@@ -131,13 +92,6 @@ def test_probe_of_many_megabytes_arrives() -> None:
     with open_session(NULL) as session:
         session.acquire("me")
         assert session.put(LoadRequest("big", os.urandom(1 << 20) * 20, (), (INPUT,), 4)) is None
-
-
-def test_wrong_option_is_refused_by_the_backend() -> None:
-    """An option that the backend lacks is a BackendError."""
-    device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
-    with pytest.raises(BackendError, match="colour"):
-        open_session(device)
 
 
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

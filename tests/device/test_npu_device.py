@@ -245,7 +245,7 @@ def test_profile_measures_and_validate_alone_asks(tmp_path: Path, monkeypatch: p
     profile(models, device="still", workspace=place, policy=RepeatPolicy(runs=3))
     assert purposes == ["measurement"]
     table = build_lut("still", workspace=place)
-    result = validate(models, device="still", workspace=place)
+    result = validate(models, device="still", workspace=place, processes=2)
     assert purposes[0] == "measurement" and set(purposes[1:]) == {"validation"}
     assert result.oracle is not None
     (network,) = result.oracle.networks

@@ -5,19 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-import socket
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_until
-from sshd_server import running_sshd
+from sshd_server import make_key, running_sshd
 
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
@@ -27,20 +22,13 @@ from harness.device.ssh.install import install_agent
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,
-    DeviceBusy,
     DeviceUnreachable,
     HostKeyError,
-    LinkLost,
     ProtocolError,
     UsageError,
 )
 
 PROBE = LoadRequest("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "float32"},), 4)
-
-
-def _make_key(path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
-    return path.with_suffix(".pub").read_text().strip()
 
 
 def _measure(session: AgentSession) -> int:
@@ -170,7 +158,7 @@ def test_server_with_weak_algorithms_only_is_refused(
 
 def test_changed_host_key_is_refused_with_the_command_that_removes_the_old(sshd: Any, tmp_path: Path) -> None:
     """Another key than the listed one is refused, before the identity is shown."""
-    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {_make_key(tmp_path / 'other')}\n")
+    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {make_key(tmp_path / 'other')}\n")
     with pytest.raises(HostKeyError, match="has changed: ssh-ed25519 SHA256:") as caught:
         open_session(sshd.device())
     remove = caught.value.next_step.split("`")[3]
@@ -178,15 +166,6 @@ def test_changed_host_key_is_refused_with_the_command_that_removes_the_old(sshd:
     with pytest.raises(HostKeyError, match="unknown"):
         open_session(sshd.device())
     assert "Accepted" not in sshd.log.read_text()
-
-
-def test_wrong_user_key_is_tried_once(sshd: Any, tmp_path: Path) -> None:
-    """A refused identity is an AuthenticationError and is not tried again."""
-    _make_key(tmp_path / "stranger")
-    with pytest.raises(AuthenticationError, match="refused the identity"):
-        open_session(sshd.device(identity=tmp_path / "stranger"))
-    wait_until(lambda: "closed by authenticating user" in sshd.log.read_text(), "the end of the connection")
-    assert sshd.log.read_text().count("closed by authenticating user") == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
@@ -252,25 +231,6 @@ def test_a_python_that_is_too_old_says_so(version: tuple[int, int, int], tmp_pat
     assert ended.stderr == "the agent needs Python 3.9 or newer, and this is {}.{}.{}\n".format(*version)
 
 
-def test_second_controller_is_refused(sshd: Any) -> None:
-    """The lease is held on the device: a second controller gets the name of the first."""
-    with open_session(sshd.device()) as first, open_session(sshd.device()) as second:
-        first.acquire("alice@lab")
-        with pytest.raises(DeviceBusy, match="alice@lab"):
-            second.acquire("bob@lab")
-
-
-def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
-    """A broken connection raises LinkLost, never returns an empty result, and frees the device."""
-    with open_session(sshd.device()) as session:
-        session.acquire("the test")
-        session.put(PROBE)
-        with pytest.raises(LinkLost, match="connection"):
-            for _ in session.run([Visit("p", 100_000, 1)] * 1000):
-                sshd.kill_sessions()
-    wait_until(lambda: holder_of("board") is None, "the end of the lease")
-
-
 def test_local_device_needs_no_installation() -> None:
     """`agent install` for a local device is a usage error."""
     with pytest.raises(UsageError):
@@ -294,65 +254,10 @@ def test_line_for_authorized_keys_quotes_the_interpreter(sshd: Any, name: str) -
     assert not (sshd.home / "owned").exists()
 
 
-@contextmanager
-def _listener(serve: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[int]]]:
-    """A server on loopback that is not an sshd; it counts its connections."""
-    connections: list[int] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def accept() -> None:
-            while True:
-                try:
-                    stream, _ = server.accept()
-                except OSError:
-                    return
-                connections.append(1)
-                with stream:
-                    serve(stream)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield server.getsockname()[1], connections
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-
-
-def _reset(stream: socket.socket) -> None:
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-
-
-def _silent(stream: socket.socket) -> None:
-    stream.recv(1000)
-
-
-def _garbage(stream: socket.socket) -> None:
-    stream.sendall(os.urandom(300).replace(b"SSH-", b"ssh-") + b"\n")
-
-
-def _http(stream: socket.socket) -> None:
-    stream.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
-def test_closed_port_is_unreachable(sshd: Any) -> None:
-    """A closed port is reported as such, at once."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        with pytest.raises(DeviceUnreachable, match="port is closed"):
-            open_session(sshd.device(port=probe.getsockname()[1]))
-
-
 def test_unknown_host_name_is_unreachable(sshd: Any) -> None:
     """A host name that does not resolve is an unreachable device."""
     with pytest.raises(DeviceUnreachable):
         open_session(sshd.device(host="board.invalid"))
-
-
-@pytest.mark.parametrize(("serve", "attempts"), [(_reset, 3), (_silent, 1), (_garbage, 1), (_http, 1)])
-def test_what_is_no_sshd_is_unreachable(sshd: Any, serve: Callable[[socket.socket], None], attempts: int) -> None:
-    """Only a connection that is dropped before its banner is tried again, three times in all."""
-    with _listener(serve) as (port, connections), pytest.raises(DeviceUnreachable):
-        open_session(sshd.device(port=port, banner_timeout_s=0.5))
-    assert len(connections) == attempts
 
 
 def test_user_is_not_guessed(sshd: Any) -> None:

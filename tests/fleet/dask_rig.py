@@ -7,7 +7,6 @@ import functools
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import processes
 import psutil
+from sshd_server import free_port
 
 import device_agents
 from harness.fleet.cluster.access import TlsFiles
@@ -26,13 +26,6 @@ HOSTS = {"one": "left", "two": "right"}
 PATIENCE_S = 60.0
 """Bound on every wait; on a loaded machine a process of Dask takes seconds to start."""
 wait_until = functools.partial(processes.wait_until, seconds=PATIENCE_S)
-
-
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

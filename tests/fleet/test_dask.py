@@ -18,17 +18,17 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, free_port, lab, wait_until
+from dask_rig import Lab, lab, wait_until
 from nullbench import build_network
+from sshd_server import free_port
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
 from harness.errors import ConfigurationError, DeviceBusy, EngineError
 from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
-from harness.fleet.cluster.dask_engine import DaskEngine
+from harness.fleet.cluster.dask_engine import DaskEngine, run_task
 from harness.fleet.cluster.dask_worker import PLUGIN
 from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome, write_outcome
-from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore

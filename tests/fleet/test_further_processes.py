@@ -11,7 +11,7 @@ from nullbench import DEVICE, Bench, build_network
 import harness
 from harness import RepeatPolicy
 from harness.estimation.network_estimate import estimate_network
-from harness.fleet import further_processes
+from harness.fleet import execution
 from harness.measure.journal.journal import Journal
 from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, phases_of_campaign, repeatability_of
 from harness.measure.noise.machine_noise import between_most_processes
@@ -33,7 +33,7 @@ def test_the_spread_between_processes_widens_estimates(tmp_path: Path, monkeypat
         campaign = journal.campaign(result.campaign)
         processes = [one for one in journal.campaigns("cpu01") if one.settings["purpose"] == PROCESS]
         golden = next(one for one in journal.campaigns("cpu01") if one.settings["purpose"] == "golden")
-        assert len(processes) == further_processes.FURTHER_PROCESSES
+        assert len(processes) == execution.FURTHER_PROCESSES
         assert len({one.token for one in (golden, *processes)}) == 1 + len(processes)
         runs = [(one.clock, journal.samples_of(one.id, one.reference)) for one in (golden, *processes)]
         spread = between_most_processes([undisturbed(taken, clock).latency_s for clock, taken in runs])

@@ -32,7 +32,6 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import latest_lut, open_table
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
-from harness.probe.overhead_terms import LATER_TERMS
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "map", "chip"]), min_size=1, max_size=3).map(",".join)
@@ -191,11 +190,13 @@ def test_a_killed_writer_leaves_no_half_table(tmp_path: Path) -> None:
 
 
 def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
-    """A temporary folder of a killed writer is not a table."""
+    """A temporary folder of a killed writer is not a table, nor is anything else beside the tables."""
     aside = tmp_path / "board" / ".writing-abc"
     aside.mkdir(parents=True)
     (aside / ENTRIES).write_text("key")
     (aside / MANIFEST).write_text("{}")
+    (tmp_path / "board" / "nothing").mkdir()
+    (tmp_path / "board" / "README.txt").write_text("not a table")
     with pytest.raises(LutNotFound):
         latest_lut(tmp_path, "board")
     published = publish(table(), tmp_path)
@@ -266,7 +267,11 @@ def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         pytest.param(edit(ENTRIES, lambda text: b"\xef\xbb\xbf" + text), id="byte order mark"),
         pytest.param(edit(ENTRIES, lambda text: b"".join(text.splitlines(True)[:-1])), id="an entry removed"),
         pytest.param(edit(ENTRIES, lambda text: text.replace(b'"cold"', b'"warm"')), id="the visit policy"),
+        pytest.param(edit(ENTRIES, lambda text: text + text.splitlines(True)[-1]), id="an entry appended"),
         pytest.param(edit(MANIFEST, lambda text: text + b" "), id="a space"),
+        pytest.param(edit(MANIFEST, lambda text: b"\xef\xbb\xbf" + text), id="manifest with byte order mark"),
+        pytest.param(edit(MANIFEST, lambda text: text.replace(b"\n", b"\r\n")), id="line ends of the manifest"),
+        pytest.param(edit(MANIFEST, lambda _: b""), id="manifest emptied"),
         pytest.param(edit(MANIFEST, lambda text: text[:-20]), id="manifest cut short"),
         pytest.param(edit(MANIFEST, lambda _: b"[" * 100_000), id="manifest nested"),
         pytest.param(edit(MANIFEST, lambda _: b"\xff\xfe"), id="manifest no text"),
@@ -308,24 +313,27 @@ def sign(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> 
 
 
 def nested(manifest: dict[str, Any], *path: Any) -> None:
-    """Set the value at a path of keys; the last item is the value."""
+    """Set the value at a path of keys; the last item is the value, or `...` to remove it."""
     *keys, last, value = path
     for key in keys:
         manifest = manifest[key]
-    manifest[last] = value
+    if value is ...:
+        del manifest[last]
+    else:
+        manifest[last] = value
 
 
 BAD_VALUES = {
-    "latency_s": ["nan", "inf", "-1e-4", "0", "1 ms", "1_0"],
-    "stderr_s": ["-1", "nan"],
+    "latency_s": ["nan", "inf", "-1e-4", "0", "", "1 ms", "1_0", "1e400", "0x1p-3", "True"],
+    "stderr_s": ["-1", "nan", "inf", "", "1e400"],
     "remainder_s": ["nan", "inf", ""],
     "remainder_stderr_s": ["-1", "nan"],
-    "samples": ["0", "1.5", "1_0"],
+    "samples": ["0", "1.5", "1_0", "many"],
     "campaign": ["-1", str(2**70)],
     "resolved": ["2"],
     "op": [""],
     "context": ["moon"],
-    "key": ["0123456789abcdef", "../../etc"],
+    "key": ["0123456789abcdef", "01", "../../etc"],
     "signature": ["another layer"],
 }
 BAD_ROWS = [(field, value) for field, values in BAD_VALUES.items() for value in values]
@@ -334,6 +342,8 @@ BAD_MANIFESTS = [
     ("created", "2026-01-01T00:00:00+00:00" + "0" * 99),
     ("created", "../../etc"),
     ("schema_version", "2"),
+    ("schema_version", ...),
+    ("overhead", ...),
     ("entries", 3),
     ("entries", True),
     ("clock", "sundial"),
@@ -342,14 +352,16 @@ BAD_MANIFESTS = [
     ("overhead", "extra", 1.0),
     ("overhead", "r2", float("nan")),
     ("overhead", "coefficients", {}),
-    ("overhead", "coefficients", "runs", "value", float("inf")),
+    *(("overhead", "coefficients", "runs", "value", bad) for bad in (float("inf"), float("nan"), -1e-3, "1", True)),
     ("overhead", "coefficients", "runs", "stderr", -1.0),
     ("overhead", "covariance", [[1.0]]),
+    ("overhead", "covariance", 0, [1.0]),
+    ("overhead", "covariance", [[-1.0 * (row == column) for column in range(8)] for row in range(8)]),
     ("overhead", "scatter", -1.0),
     ("network_errors", {"0123456789abcdef": -1.0}),
     ("network_errors", {"another": 0.1}),
     ("overhead", "misfit_p", 1.5),
-    ("rules", 0, "pattern", "Conv(9)"),
+    *(("rules", 0, "pattern", bad) for bad in ("Conv(9)", "((((", "Conv(x0);Relu(7)")),
     ("rules", 0, "p_value", 2.0),
     ("fingerprint", ["cpu"]),
     ("device", None),
@@ -387,20 +399,6 @@ def test_a_table_of_another_version_is_named_as_such(version: int, tmp_path: Pat
     (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": version}))
     with pytest.raises(LutCorrupt, match=r"of another version of harness.*harness lut build"):
         read_lut(folder)
-
-
-def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path) -> None:
-    """A table without the later terms of the overhead is read, and they cost nothing."""
-    folder = publish(table([entry("a")]), tmp_path).path
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    kept = len(COLUMNS) - len(LATER_TERMS)
-    overhead = manifest["overhead"]
-    overhead["covariance"] = [row[:kept] for row in overhead["covariance"][:kept]]
-    for name in LATER_TERMS:
-        del overhead["coefficients"][name]
-    with (folder / ENTRIES).open(newline="") as text:
-        found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead
-    assert found.of((1.0,) * len(COLUMNS)) == pytest.approx((kept * 1e-9, kept * 1e-22))
 
 
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from altered_journals import editing, page_size
@@ -86,6 +88,7 @@ STATES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "cut in half": (_kept(0.5), "is damaged", "backup.*recover"),
     "only its first page": (_kept(0.1), "is damaged", "backup.*recover"),
     "a few bytes": (_replace(lambda path: path.write_bytes(b"\n")), "is not a database", "workspace"),
+    "a head and noise": (_overwrite(100, b"\xff" * 5000), "is damaged", "backup.*recover"),
     "text": (_replace(lambda path: path.write_bytes(b"no journal\n" * 400)), "is not a database", "workspace"),
     "its first bytes gone": (_overwrite(0, bytes(16)), "is not a database", "backup"),
     "zeros behind the first page": (_zero_pages, "is damaged", "backup.*recover"),
@@ -115,15 +118,26 @@ def _read(path: Path) -> None:
             journal.samples(one.id)
 
 
+def _files(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() if one.is_file() else b"" for one in folder.iterdir()}
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_wrong_with_a_journal_is_said_without_bad_advice(path: Path, state: str) -> None:
-    """The error names the state and a next step; none is to move a journal away, or to free space where there is."""
+    """The error names the state and a next step; none is to move a journal away, or to free space where there is.
+
+    No file is changed, and beside the file of another program none is made.
+    """
     change, what, step = STATES[state]
     change(path)
+    before = _files(path.parent)
     with pytest.raises(JournalError, match=what) as met:
         _read(path)
     assert re.search(step, met.value.next_step)
     assert met.value.why
+    after = _files(path.parent)
+    assert before.items() <= after.items()
+    assert after == before or "another program" not in what
     assert not re.search(r"(?i)\b(move|delete|remove|free space)\b", str(met.value))
 
 
@@ -149,6 +163,18 @@ def test_a_journal_that_another_process_has_locked_is_not_a_full_disk(
         Journal(path)
     with Journal(path) as journal:
         assert journal.check_all() == {1: "intact"}
+
+
+def test_a_file_system_without_locks_is_no_other_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite reports a file system that locks no file as a lock of another process; the error names the file system."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("harness.measure.journal.database.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with _locked(path, "BEGIN EXCLUSIVE"), pytest.raises(JournalError, match=r"No locks available.*local disk"):
+        Journal(path)
 
 
 def test_a_journal_in_a_folder_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recorded_runs import RECORDED, read_runs
 
@@ -134,9 +135,22 @@ def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> Non
         command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=step))
         assert command.left.remaining_s == pytest.approx(200.0)
         command.now_s += 4 * 200.0 * step
-        left_s.append((command.left.remaining_s or 0.0) / (4 * 200.0 * (1 - step) + 0.1 * 4 * 200.0 * step))
-    assert left_s[0] == pytest.approx(1.0, rel=0.01)
+        left_s.append((command.left.remaining_s or 0.0) / (4 * 200.0 * (1 - step)))
+    assert 1.0 < left_s[0] < 2.0
     assert 0.5 < left_s[1] < 0.75
+
+
+@pytest.mark.parametrize("gone_s", [0.0, 60.0, 120.0, 180.0])
+def test_half_of_the_steps_end_within_the_time_left(gone_s: float, command: Command) -> None:
+    """Of steps whose times scatter by a factor of 1.4, and that have not ended, half end within the time left."""
+    command.start([])
+    command.go("measuring", 100.0)
+    command.start([command.left.run])
+    command.left.see(Progress("measuring", 0, 0, effort=100.0))
+    command.now_s += gone_s
+    seconds = 200.0 * np.exp(0.35 * np.random.default_rng(1).standard_normal(20_000))
+    still = seconds[seconds > gone_s]
+    assert np.mean(still < gone_s + (command.left.remaining_s or 0.0)) == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_report_without_the_next_share_ends_the_step(command: Command) -> None:
@@ -169,18 +183,19 @@ def test_a_phase_that_comes_again_is_another_one(command: Command) -> None:
 
 
 def test_an_overdue_phase_is_never_over(command: Command) -> None:
-    """A phase that takes longer than before has a tenth of its time left, and what follows takes longer, too."""
+    """A phase that takes longer than before always has some time left, and what follows takes longer, too."""
     command.start([])
     command.go("cutting", 10.0)
     earlier = command.left.run
     command.start([earlier])
     command.left.see(Progress("cutting", 0, 0, effort=10.0))
     command.now_s += 50.0
-    assert command.left.remaining_s == pytest.approx(5.0)
+    own_s = command.left.remaining_s or 0.0
+    assert 0.02 * 50.0 < own_s < 0.2 * 50.0
     command.start([(*earlier, PhaseTime("closing", 5.0, None))])
     command.left.see(Progress("cutting", 0, 0, effort=10.0))
     command.now_s += 50.0
-    assert 5.0 + 5.0 < (command.left.remaining_s or 0.0) < 5.0 + 5.0 * 50.0
+    assert own_s + 5.0 < (command.left.remaining_s or 0.0) < own_s + 5.0 * 50.0
 
 
 def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,4 +238,4 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
     assert unlike <= {("npu_split.json", 1)}, found
     assert min(found.values()) >= 0.55, found
     assert statistics.median(found.values()) >= 0.9, found
-    assert statistics.mean(found.values()) >= 0.85, found
+    assert statistics.mean(found.values()) >= 0.9, found

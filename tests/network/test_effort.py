@@ -50,6 +50,8 @@ def test_results_add_up_as_many_products_as_a_node_has(case: str) -> None:
         ("Attention", [(2, 9, 8), (8, 24), (24,)], (2, 9, 8), 2 * 9 * 8 * 24 + 2 * (2 * 9 * 9 * 8)),
         ("Attention", [(2, 4, 9, 8), (2, 4, 7, 8), (2, 4, 7, 8)], (2, 4, 9, 8), 2 * (2 * 4 * 9 * 7 * 8)),
         ("MultiHeadAttention", [(2, 9, 8), (2, 7, 8), (2, 7, 8)], (2, 9, 8), 2 * (2 * 9 * 7 * 8)),
+        ("MultiHeadAttention", [(2, 9, 4, 3, 8)], (2, 9, 32), 2 * (2 * 9 * 9 * 32)),
+        ("MultiHeadAttention", [(2, 9, 32), (2, 7, 4, 2, 8)], (2, 9, 32), 2 * (2 * 9 * 7 * 32)),
         ("Softmax", [IMAGE], IMAGE, 0),
     ],
 )

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from harness import cache
 from harness.errors import InvalidNetwork, NetworkError, NetworksRefused, UnresolvedDimension
 from harness.network import keyed_reading, network_list
-from harness.network.documents import decode_document
+from harness.network.documents import decode_document, encode
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
-from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
+from harness.network.keyed_network import KeyedAnswer, KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
 from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
 from harness.network.network_list import read_networks
@@ -206,11 +206,12 @@ def test_answers_that_no_network_has_are_ignored(change: str, reads: list[str], 
 def test_a_flow_to_a_layer_that_does_not_exist_is_refused() -> None:
     """Places beyond the last layer would be looked up later, far from the file."""
     network = keyed(load_network("builtin:dscnn"), DEFAULT_RULES)
-    document, _ = decode_document(encode_keyed(network))
-    assert keyed_of(document) == (_bare(network), "")
-    document["layers"][1][5][0][1] = len(network.layers)
+    content = encode_keyed(network, "a note")
+    assert keyed_of(content) == KeyedAnswer(_bare(network), "a note", external=False)
+    document, _ = decode_document(content)
+    document["network"]["layers"][1]["flow"]["read"][0]["writer"] = len(network.layers)
     with pytest.raises(ValueError, match="no place of a layer"):
-        keyed_of(document)
+        keyed_of(encode(document))
 
 
 def _bare(network: KeyedNetwork) -> KeyedNetwork:

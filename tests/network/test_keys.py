@@ -362,12 +362,6 @@ def test_keys_and_plans_are_the_same_in_every_process() -> None:
     assert len(printed) == 1
 
 
-def test_model_of_is_deterministic() -> None:
-    """The model generators of these tests return the same model for the same draw."""
-    node = helper.make_node("Relu", ["x"], ["y"])
-    assert model_of([node], {"x": IMAGE}) == model_of([node], {"x": IMAGE})
-
-
 def test_training_makes_a_difference() -> None:
     """Batch normalisation in training mode computes the statistics of its input; the default is stated by nobody."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import math
 import os
@@ -226,16 +225,10 @@ def test_batch_norm_is_not_folded() -> None:
 
 
 @every_network
-def test_same_seed_same_bytes(name: str) -> None:
-    """Building twice with one seed gives the same bytes."""
-    digests = {hashlib.sha256(zoo.build(name, seed=7).SerializeToString()).digest() for _ in range(2)}
-    assert len(digests) == 1
-
-
-@every_network
-def test_different_seed_different_weights_same_structure(name: str) -> None:
-    """Another seed changes every weight and nothing else."""
-    first, second = built(name), zoo.build(name, seed=1)
+def test_the_seed_decides_the_weights_and_nothing_else(name: str) -> None:
+    """Building twice with one seed gives the same bytes; another seed changes every weight and nothing else."""
+    first, second = built(name), zoo.build(name, seed=7)
+    assert zoo.build(name, seed=7).SerializeToString() == second.SerializeToString()
     assert list(first.graph.node) == list(second.graph.node)
     for one, two in zip(first.graph.initializer, second.graph.initializer, strict=True):
         assert (one.name, one.dims) == (two.name, two.dims)

@@ -255,14 +255,6 @@ def test_report_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_missing_folder_is_a_configuration_error(tmp_path: Path) -> None:
-    """A folder that does not exist is named in the error and not created."""
-    with pytest.raises(ConfigurationError, match="cannot be written") as caught:
-        write_report(tmp_path / "absent" / "report.html", make_table(), [make_estimate()])
-    assert caught.value.exit_code == 3
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("place", [Path("/proc/report.html"), Path("/dev/null"), Path("/")])
 def test_unwritable_place_is_a_configuration_error(place: Path) -> None:
     """A read-only folder, a device and a folder are refused, also for root."""
@@ -303,6 +295,23 @@ def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path
     visit = browser.open(path, color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
     assert (visit.requests, visit.errors, _canvases(visit.page)) == ([path.as_uri()], [], 7)
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_everything_that_takes_the_focus_has_a_name(browser: Browser, tmp_path: Path) -> None:
+    """A screen reader finds a role and a name for each stop of the tab key, also for the tools of figures."""
+    path = tmp_path / "report.html"
+    write_report(path, make_table(), [make_estimate()])
+    visit = browser.open(path)
+    stops = visit.page.evaluate(
+        f"""() => ({DEEP})(document.body).filter(node => node.tabIndex >= 0).map(node => [node.role || node.localName,
+            node.ariaLabel || node.innerText || node.labels?.[0]?.innerText])
+        """
+    )
+    assert ["button", "Reset"] in stops
+    assert [stop for stop in stops if not stop[1] or stop[0] == "div"] == []
+    visit.page.get_by_role("button", name="Reset").first.focus()
+    visit.page.keyboard.press("Enter")
+    assert visit.errors == []
 
 
 def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_path: Path) -> None:

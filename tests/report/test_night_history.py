@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from page_browser import Browser
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slowdowns"))
 from made_nights import MadeDevice, layer_name
+from page_browser import Browser
 
 from harness.fleet.store import Acceptance
 from harness.nightly.set_comparison import subject_id

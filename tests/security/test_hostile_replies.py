@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import json
 import socket
 import struct
@@ -15,6 +17,7 @@ import pytest
 from device_agents import wire
 from harness.device import link
 from harness.device.inventory import BUILT_IN
+from harness.device.replies import EndReply, RunCheck
 from harness.device.session import AgentSession, LoadRequest, Visit
 from harness.errors import HarnessError, LinkLost, ProtocolError
 
@@ -244,3 +247,76 @@ def test_samples_have_a_time_on_the_announced_clock(clock: str, sample: list[int
     with session_with(Device(answer, clock)) as session, pytest.raises(ProtocolError) as refused:
         list(session.run([Visit("p", 0, 1)]))
     assert (refused.value.exit_code, refused.value.fault) == (4, "device")
+
+
+Flood = Callable[[wire.FrameWriter, int], None]
+VISITS = [Visit("p", 0, 3)] * 200
+
+
+def series(visit: int, *, padding: int = 0) -> bytes:
+    """Return a valid payload of samples, with spaces that JSON permits."""
+    text = json.dumps({"series": [{"visit": visit, "probe": "p", "samples": [[1, 1, 1, 0]] * 3}], "state": {}})
+    return text.encode() + b" " * padding
+
+
+def _repeat_a_visit(writer: wire.FrameWriter, request: int) -> None:
+    for visit in itertools.chain(range(200), itertools.repeat(0)):
+        writer.write("samples", request, series(visit))
+
+
+def _pad_with_spaces(writer: wire.FrameWriter, request: int) -> None:
+    for visit in range(200):
+        writer.write("samples", request, series(visit, padding=1 << 20))
+
+
+def _beat_without_end(writer: wire.FrameWriter, request: int) -> None:
+    for beat in itertools.count(request + 1):
+        writer.write("heartbeat", beat, busy=True)
+
+
+def _samples_without_series(writer: wire.FrameWriter, request: int) -> None:
+    while True:
+        writer.write("samples", request, b'{"series": [], "state": {}}')
+
+
+def _more_samples_than_asked(writer: wire.FrameWriter, request: int) -> None:
+    rows = [[1, 1, 1, 0]] * 100_000
+    writer.write("samples", request, json.dumps({"series": [{"visit": 0, "probe": "p", "samples": rows}]}).encode())
+    _repeat_a_visit(writer, request)
+
+
+FLOODS: dict[str, Flood] = {
+    "a visit again and again": _repeat_a_visit,
+    "spaces": _pad_with_spaces,
+    "heartbeats": _beat_without_end,
+    "empty frames": _samples_without_series,
+    "more samples than asked": _more_samples_than_asked,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+def test_endless_valid_frames_are_cut_off(flood: Flood) -> None:
+    """A device that keeps sending valid frames after its samples is refused after a bounded number of bytes."""
+
+    def answer(device: Device, frame: wire.Frame) -> None:
+        polite(device, frame)
+        if frame.type == "run":
+            flood(device.writer, frame.id)
+
+    with session_with(Device(answer)) as session, pytest.raises(ProtocolError):
+        list(session.run(VISITS))
+
+
+def test_proper_samples_fit_under_the_cap() -> None:
+    """The largest numbers, the longest names and a full state are accepted."""
+    probe, most, events = "\u20ac" * 200, 86_400 * 10**9, 2**31 - 1
+    check = RunCheck("device", [Visit(probe, 0, 50)] * 3, 0, "device")
+    digest = hashlib.sha256()
+    for visit in range(3):
+        rows = [[most, most, most, events]] * 50
+        state = {f"{index:064d}": -1.2345678901234567e-300 for index in range(64)}
+        reply = {"series": [{"visit": visit, "probe": probe, "samples": rows}], "state": state}
+        payload = json.dumps(reply, indent=None).encode()
+        digest.update(payload)
+        check.samples(payload)
+    check.end(EndReply(count=150, hash=digest.hexdigest(), cancelled=False), False)

@@ -31,12 +31,6 @@ FALSE_NS = 77_777_777
 
 
 @pytest.fixture
-def bench(tmp_path: Path, runtime_folder: Path) -> Bench:  # noqa: ARG001 - leases go there
-    """Return a workspace with a null device."""
-    return Bench(tmp_path / "bench")
-
-
-@pytest.fixture
 def whole(tmp_path: Path, bench: Bench) -> list[Any]:  # noqa: ARG001 - first the folder of leases
     """Return the visits of an undisturbed campaign."""
     undisturbed = Bench(tmp_path / "whole")
@@ -157,12 +151,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr("harness.device.session.start_here", lambda: start_scripted(case))
 
     return replace_agent
-
-
-def test_the_scripted_agent_measures(bench: Bench, scripted: Callable[[str], None]) -> None:
-    """What the cases of the scripted agent replace is the behaviour of a device that works."""
-    scripted("polite")
-    assert bench.profile(policy=FOUR).samples == 4 * len(bench.visits(1)) // 4 > 0
 
 
 def test_a_run_that_is_cancelled_in_vain_is_ended(bench: Bench, scripted: Callable[[str], None]) -> None:

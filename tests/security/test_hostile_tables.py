@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import resource
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fuzz import tables
-from harness.errors import LutCorrupt
+from harness.errors import LutCorrupt, LutError
 from harness.lut.error_correlations import MAX_CORRELATED
 from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_RULES, PREDICTOR, read_lut
 from harness.network.fusion.fusion_rules import FusionRule, structure_of
@@ -163,6 +164,35 @@ def test_rules_that_no_device_has_are_refused(case: str, tmp_path: Path) -> None
     manifest["rules"] = [{**manifest["rules"][0], "pattern": pattern} for pattern in patterns]
     with pytest.raises(LutCorrupt, match=why):
         read_lut(_published({**parts, MANIFEST: json.dumps(manifest).encode()}, tmp_path))
+
+
+def _replace_by_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", [ENTRIES, MANIFEST])
+@pytest.mark.parametrize(
+    "replace",
+    [_replace_by_zeros, _replace_by_a_pipe, _replace_by_a_folder, lambda path: os.truncate(path, 64 << 30)],
+    ids=["zeros", "pipe", "folder", "64 GiB"],
+)
+def test_what_is_no_file_of_a_table_is_refused(name: str, replace: Callable[[Path], None], tmp_path: Path) -> None:
+    """An endless file, a pipe, a folder or a file of many gigabytes in place of a file of a table is an error."""
+    folder = _published(tables._unpacked(tables.seeds()[1]), tmp_path)
+    replace(folder / name)
+    with pytest.raises(LutError):
+        read_lut(folder)
 
 
 def test_a_rule_that_lists_nodes_which_a_network_lacks_is_not_its_rule() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sshd_server import Sshd, running_sshd
+from sshd_server import Sshd
 
 from harness.device.bundle import build_bundle
 from harness.device.ssh.install import install_agent
@@ -15,13 +13,6 @@ from harness.errors import DeviceError
 
 # Files may grow to so many blocks of 512 bytes, a small part of the agent; the kernel ends the server that writes more.
 _CUT = '#!/bin/sh\ncd {home} && ulimit -f 100 && exec /bin/sh -c "exec $SSH_ORIGINAL_COMMAND"\n'
-
-
-@pytest.fixture
-def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """Return an sshd whose key may copy files."""
-    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
-        yield server
 
 
 def test_upload_that_is_cut_leaves_no_agent(sshd: Sshd) -> None:

@@ -1,27 +1,19 @@
-"""A hostile device behind a real sshd, and one that never stops sending: replies stay data and are bounded."""
+"""A hostile device behind a real sshd: what it says stays data."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import logging
 import shlex
-import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nullbench import build_network
-from sshd_server import REPOSITORY, Sshd, running_sshd
+from sshd_server import REPOSITORY, Sshd
 
-from device_agents import wire
 from harness import build_lut, estimate, profile
-from harness.device.inventory import BUILT_IN, load_inventory
-from harness.device.session import AgentSession, Visit
-from harness.errors import ConfigurationError, HarnessError, ProtocolError
+from harness.device.inventory import load_inventory
+from harness.errors import ConfigurationError, HarnessError
 from harness.measure.policy import RepeatPolicy
 from harness.workspace import Workspace
 
@@ -40,13 +32,6 @@ if sys.argv[1:2] != ["worker"]:
     child.sys.executable = {PROGRAM!r}
 sys.exit(main())
 """
-
-
-@pytest.fixture
-def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """Return an sshd whose key may start the agent and nothing else."""
-    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
-        yield server
 
 
 @pytest.fixture
@@ -125,134 +110,3 @@ def test_configuration_takes_no_secret(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_inventory(path)
     assert key in str(refused.value) and "hunter2" not in str(refused.value)
-
-
-# --- a device that never stops --------------------------------------------------------------------------------------
-
-
-class Pipe:
-    """A connection over a socket pair; the test plays the device at the other end."""
-
-    def __init__(self, stream: socket.socket) -> None:
-        self.stream = stream
-        self.received = 0
-
-    def send(self, data: bytes, _stall_s: float = 30.0) -> None:
-        """Send all bytes."""
-        self.stream.settimeout(10)
-        self.stream.sendall(data)
-
-    def recv(self, timeout_s: float) -> bytes:
-        """Return some bytes, or none at the end."""
-        self.stream.settimeout(timeout_s)
-        data = self.stream.recv(wire.READ_BYTES)
-        self.received += len(data)
-        return data
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.stream.close()
-
-    def diagnosis(self) -> str:
-        """Return no diagnosis."""
-        return ""
-
-
-Flood = Callable[[wire.FrameWriter, int], None]
-VISITS = [Visit("p", 0, 3)] * 200
-BOUND_BYTES = 16 << 20
-
-
-def series(visit: int, *, padding: int = 0) -> bytes:
-    """Return a valid payload of samples, with spaces that JSON permits."""
-    text = json.dumps({"series": [{"visit": visit, "probe": "p", "samples": [[1, 1, 1, 0]] * 3}], "state": {}})
-    return text.encode() + b" " * padding
-
-
-def _repeat_a_visit(writer: wire.FrameWriter, request: int) -> None:
-    for visit in itertools.chain(range(200), itertools.repeat(0)):
-        writer.write("samples", request, series(visit))
-
-
-def _pad_with_spaces(writer: wire.FrameWriter, request: int) -> None:
-    for visit in range(200):
-        writer.write("samples", request, series(visit, padding=1 << 20))
-
-
-def _beat_without_end(writer: wire.FrameWriter, request: int) -> None:
-    for beat in itertools.count(request + 1):
-        writer.write("heartbeat", beat, busy=True)
-
-
-def _samples_without_series(writer: wire.FrameWriter, request: int) -> None:
-    while True:
-        writer.write("samples", request, b'{"series": [], "state": {}}')
-
-
-def _more_samples_than_asked(writer: wire.FrameWriter, request: int) -> None:
-    rows = [[1, 1, 1, 0]] * 100_000
-    writer.write("samples", request, json.dumps({"series": [{"visit": 0, "probe": "p", "samples": rows}]}).encode())
-    _repeat_a_visit(writer, request)
-
-
-FLOODS: dict[str, Flood] = {
-    "a visit again and again": _repeat_a_visit,
-    "spaces": _pad_with_spaces,
-    "heartbeats": _beat_without_end,
-    "empty frames": _samples_without_series,
-    "more samples than asked": _more_samples_than_asked,
-}
-
-
-@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_endless_valid_frames_are_cut_off(flood: Flood) -> None:
-    """A device that keeps sending valid frames after its samples is refused after a bounded number of bytes."""
-    ours, theirs = socket.socketpair()
-
-    def device() -> None:
-        decoder, writer = wire.Decoder(), wire.FrameWriter(theirs.sendall)
-        hello = {"major": 2, "minor": 0, "agent_version": "1", "backend": "null", "fingerprint": {}, "reveals": []}
-        try:
-            while data := theirs.recv(wire.READ_BYTES):
-                for frame in decoder.feed(data):
-                    if frame.type == "hello":
-                        writer.write("hello", frame.id, clock="device", **hello)
-                    elif frame.type == "lease":
-                        writer.write("lease", frame.id, token=7, ttl_s=60.0)
-                    elif frame.type == "run":
-                        flood(writer, frame.id)
-        except OSError:
-            pass  # the host has hung up
-
-    thread = threading.Thread(target=device, daemon=True)
-    thread.start()
-    pipe = Pipe(ours)
-    session = AgentSession(pipe, BUILT_IN["null01"])
-    try:
-        session.greet()
-        session.acquire("the test")
-        with pytest.raises(ProtocolError):
-            list(session.run(VISITS))
-        assert pipe.received < BOUND_BYTES
-    finally:
-        session.close()
-        theirs.close()
-        thread.join(10)
-    assert not thread.is_alive()
-
-
-def test_proper_samples_fit_under_the_cap() -> None:
-    """The largest numbers, the longest names and a full state are accepted."""
-    from harness.device.replies import EndReply, RunCheck
-
-    probe, most, events = "\u20ac" * 200, 86_400 * 10**9, 2**31 - 1
-    check = RunCheck("device", [Visit(probe, 0, 50)] * 3, 0, "device")
-    digest = hashlib.sha256()
-    for visit in range(3):
-        rows = [[most, most, most, events]] * 50
-        state = {f"{index:064d}": -1.2345678901234567e-300 for index in range(64)}
-        reply = {"series": [{"visit": visit, "probe": probe, "samples": rows}], "state": state}
-        payload = json.dumps(reply, indent=None).encode()
-        digest.update(payload)
-        check.samples(payload)
-    check.end(EndReply(count=150, hash=digest.hexdigest(), cancelled=False), False)

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from in_process import InProcessSession
 from nullbench import build_network
 
 from device_agents.backends import Refused
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
-from device_agents.backends.null import NullBackend
 from harness.device.inventory import BUILT_IN
 from harness.device.session import Visit, open_session
-from harness.errors import BackendError
-from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
-from harness.measure.device_run import DeviceRun
-from harness.measure.journal.journal import Journal
-from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Progress
-from harness.network.fusion.fusion_rules import DEFAULT_RULES
-from harness.network.layers import cut
 from harness.network.model_references import load_network
-from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import Probe, network_probe
-from harness.probe.probe_plan import CutNetwork, plan_probes
 
 QUIET = {"preset": "edge", "noise": 0}
 
@@ -113,48 +100,3 @@ def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
     (revealed, taken, clock, reveals), through_agent = seen
     assert through_agent[:3] == (revealed, taken, clock)
     assert {*through_agent[3]} - {"prepare"} == {*reveals}  # in one process, nothing is compiled ahead
-
-
-def test_session_in_process_tells_the_truth(usual: EmulatedNpuBackend, probe: Probe) -> None:
-    """The oracle answers as through the agent; a backend without oracle is refused; there is no lease holder."""
-    session = InProcessSession(usual)
-    assert session.greet() is session.hello and session.status()["holder"] is None
-    assert session.oracle(probe.id).makespan_s == usual.oracle(probe.id).makespan_s
-    with pytest.raises(BackendError, match="oracle"):
-        InProcessSession(NullBackend({})).oracle(probe.id)
-
-
-def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
-    """A refusal is a BackendError, a dropped probe is removed, tokens increase, and a cancelled run ends."""
-    session = InProcessSession(EmulatedNpuBackend(dict(QUIET)))
-    first = session.acquire("one")
-    assert session.acquire("another") > first
-    payload = load_request(probe)
-    with pytest.raises(BackendError):
-        session.put(type(payload)("broken", b"no model", (), (), 4))
-    session.put(payload)
-    run = session.run([Visit(probe.id, 0, 1)] * 5000)
-    taken = [len(next(run)[0])]
-    session.cancel()
-    taken += [len(part) for part, _ in run]
-    assert 0 < sum(taken) < 5000
-    session.drop([probe.id])
-    with pytest.raises(KeyError):
-        list(session.run([Visit(probe.id, 0, 1)]))
-
-
-def test_campaign_in_process_is_a_campaign(tmp_path: Path) -> None:
-    """An in-process campaign is complete, measures every probe and reports progress, as on a device."""
-    network = load_network(str(build_network(tmp_path / "chain.onnx")))
-    plan = plan_probes(
-        [CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, AuxiliaryKind.ROWPOOL
-    )
-    session, policy = InProcessSession(EmulatedNpuBackend(dict(QUIET))), RepeatPolicy(runs=3)
-    seen: list[Progress] = []
-    with Journal(tmp_path / "journal.sqlite") as journal:
-        run = DeviceRun(session, journal, "npu", seen.append)
-        campaign = run.begin(plan, policy.settings("profile", 0))
-        CampaignRun(run, campaign, plan, policy).run()
-        assert journal.campaign(campaign.id).complete
-        counts = {probe: len(taken) for probe, taken in journal.samples(campaign.id).items() if probe != plan.reference}
-    assert set(counts.values()) == {3} and seen

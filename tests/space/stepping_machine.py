@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from harness.predictor.features.layer_features import LayerFeatures
-from harness.space.configuration import Configuration
 from harness.space.planner import Round
 from harness.space.space import LayerSpace
 
@@ -35,6 +34,6 @@ def latency_s(layer: LayerFeatures) -> float:
     return 5e-6 + layer.rows * blocks * layer.in_channels * layer.taps * 1e-11
 
 
-def measure(asked: Round[Configuration]) -> list[float | None]:
+def measure(asked: Round) -> list[float | None]:
     """Return the latencies of all layers of a round."""
     return [latency_s(layer.features) for layer in asked.layers]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from stepping_machine import SPACE, measure
 
 from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, explore
 from harness.space.space import LayerSpace
-from harness.space.space_profile import RoundResult, SpaceResult
+from harness.space.space_profile import SpaceResult
 
 LAYERS = SpaceLayers(SPACE)
 
@@ -28,11 +26,11 @@ def known_tiling(monkeypatch: pytest.MonkeyPatch) -> None:
 class Recorded:
     """Records the rounds and answers them."""
 
-    def __init__(self, answer: Callable[[Round[Configuration]], list[float | None] | None] = measure) -> None:
-        self.rounds: list[Round[Configuration]] = []
+    def __init__(self, answer: Callable[[Round], list[float | None] | None] = measure) -> None:
+        self.rounds: list[Round] = []
         self._answer = answer
 
-    def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
+    def measure(self, asked: Round) -> list[float | None] | None:
         """Record the round and return its latencies."""
         self.rounds.append(asked)
         return self._answer(asked)
@@ -81,7 +79,7 @@ def test_rounds_are_parts_of_one_even_sample() -> None:
 def test_refused_layers_count_towards_the_limit() -> None:
     """Refused layers count towards the limit, and the others are measured."""
 
-    def refusing(asked: Round[Configuration]) -> list[float | None]:
+    def refusing(asked: Round) -> list[float | None]:
         found = measure(asked)
         pairs = zip(asked.layers, found, strict=True)
         return [None if layer.features.operator == "move/map/simple/Add" else one for layer, one in pairs]
@@ -108,13 +106,6 @@ def test_a_space_of_few_layers_is_exhausted() -> None:
     assert (result.stopped, result.measured) == ("exhausted", 8)
 
 
-def test_observers_are_called_after_every_round() -> None:
-    """The observer is called after every round."""
-    heard: list[RoundResult] = []
-    result = _explore(Recorded(), observe=heard.append)
-    assert tuple(heard) == result.rounds
-
-
 def test_the_first_round_holds_the_ends_of_every_block() -> None:
     """The first round contains the smallest and largest layers within the limits, and layers of every block."""
     layers = LAYERS.spread(30, 0)
@@ -132,16 +123,12 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
     block = {"op": "Conv", "channels_in": channels, "channels_out": channels, "size": edge, "width": edge}
     space = LayerSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
-    assert len(SpaceLayers(space).random(100, np.random.default_rng(0))) == 100
+    assert len(SpaceLayers(space).spread(100, 0)) == 100
 
 
 def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
     """The error names the limits."""
     block = {"op": "Relu", "channels": [64], "size": [56]}
     space = LayerSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
-    for draw in (
-        lambda: SpaceLayers(space).spread(4, 0),
-        lambda: SpaceLayers(space).random(4, np.random.default_rng(0)),
-    ):
-        with pytest.raises(ConfigurationError, match="max_bytes"):
-            draw()
+    with pytest.raises(ConfigurationError, match="max_bytes"):
+        SpaceLayers(space).spread(4, 0)

@@ -138,8 +138,6 @@ class FaultProxy:
         With 0 it strikes the open connections or, if there are none, the next one before its first byte. It strikes
         `times` times, each time after the same number of bytes.
         """
-        if after_bytes < 0 or times < 1:
-            raise ValueError("after_bytes must be 0 or more and times 1 or more")
         self._call(self._inject(_Due(fault, direction, after_bytes, after_bytes, times)))
 
     def heal(self) -> None:

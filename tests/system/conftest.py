@@ -10,12 +10,6 @@ from command_line import Harness
 from system_networks import convolutions, save
 
 
-@pytest.fixture
-def harness(tmp_path: Path) -> Harness:
-    """The command line in an empty workspace."""
-    return Harness.in_folder(tmp_path / "harness")
-
-
 @pytest.fixture(scope="session")
 def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small valid network of five nodes in three layers."""

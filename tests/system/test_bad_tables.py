@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,102 +31,24 @@ def _use(harness: Harness, table: Path, network: Path, *extra: str) -> Outcome:
     return harness("estimate", network, "--lut", table, *extra, memory_bytes=6 << 30)
 
 
-def _append(name: str, text: bytes) -> Callable[[Path], None]:
-    return lambda table: (table / name).write_bytes((table / name).read_bytes() + text) and None
+def _edit(table: Path) -> None:
+    content = (table / "entries.csv").read_bytes()
+    assert b"e-" in content
+    (table / "entries.csv").write_bytes(content.replace(b"e-", b"e-1"))
 
 
-def _prepend(name: str, text: bytes) -> Callable[[Path], None]:
-    return lambda table: (table / name).write_bytes(text + (table / name).read_bytes()) and None
-
-
-def _replace(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
-    def change(table: Path) -> None:
-        content = (table / name).read_bytes()
-        assert old in content
-        (table / name).write_bytes(content.replace(old, new))
-
-    return change
-
-
-def _link_to_zeros(name: str) -> Callable[[Path], None]:
-    def change(table: Path) -> None:
-        (table / name).unlink()
-        (table / name).symlink_to("/dev/zero")
-
-    return change
-
-
-def _pipe(name: str) -> Callable[[Path], None]:
-    def change(table: Path) -> None:
-        (table / name).unlink()
-        os.mkfifo(table / name)
-
-    return change
-
-
-def _folder(name: str) -> Callable[[Path], None]:
-    def change(table: Path) -> None:
-        (table / name).unlink()
-        (table / name).mkdir()
-
-    return change
-
-
-def _huge(name: str) -> Callable[[Path], None]:
-    return lambda table: os.truncate(table / name, 64 << 30)
-
-
-def _cut(name: str) -> Callable[[Path], None]:
-    return lambda table: os.truncate(table / name, (table / name).stat().st_size // 2)
-
-
-DAMAGED: dict[str, Callable[[Path], None]] = {
-    "edited entry": _replace("entries.csv", b"e-", b"e-1"),
-    "edited manifest": _replace("manifest.json", b"joint", b"chain"),
-    "entry appended": _append("entries.csv", b"0123456789abcdef,chip,Relu,1e-3,1e-4,3,1,1,p,b,k1\n"),
-    "BOM before entries": _prepend("entries.csv", b"\xef\xbb\xbf"),
-    "BOM before manifest": _prepend("manifest.json", b"\xef\xbb\xbf"),
-    "CRLF entries": _replace("entries.csv", b"\n", b"\r\n"),
-    "CRLF manifest": _replace("manifest.json", b"\n", b"\r\n"),
-    "empty entries": lambda table: (table / "entries.csv").write_bytes(b"") and None,
-    "empty manifest": lambda table: (table / "manifest.json").write_bytes(b"") and None,
-    "entries cut": _cut("entries.csv"),
-    "manifest cut": _cut("manifest.json"),
-    "entries missing": lambda table: (table / "entries.csv").unlink(),
-    "manifest missing": lambda table: (table / "manifest.json").unlink(),
-    "entries a folder": _folder("entries.csv"),
-    "manifest a folder": _folder("manifest.json"),
-    "entries huge": _huge("entries.csv"),
-    "manifest huge": _huge("manifest.json"),
-    "entries link to zeros": _link_to_zeros("entries.csv"),
-    "manifest link to zeros": _link_to_zeros("manifest.json"),
-    "entries a pipe": _pipe("entries.csv"),
-    "manifest nested": lambda table: (table / "manifest.json").write_bytes(b"[" * 100_000) and None,
-    "manifest binary": lambda table: (table / "manifest.json").write_bytes(bytes(range(256))) and None,
-}
-
-
-@pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_table_is_refused(case: str, unchanged: Harness, table: Path, small_network: Path) -> None:
-    """A table whose bytes are not those that were published is refused with exit 3."""
-    DAMAGED[case](table)
-    _use(unchanged, table, small_network).assert_refused(3, mentions=(table.name,))
-
-
-@pytest.mark.parametrize("case", ["edited entry", "manifest nested", "entries link to zeros"])
-def test_refusal_of_a_table_is_that_of_a_process(
-    case: str, unchanged: Harness, table: Path, small_network: Path
-) -> None:
-    """A command in a process of its own refuses a table with the same words and exit code as in this process."""
-    DAMAGED[case](table)
-    unchanged.assert_processes_agree("estimate", small_network, "--lut", table).assert_refused(3)
+def test_a_damaged_table_is_refused_by_any_process(unchanged: Harness, table: Path, small_network: Path) -> None:
+    """A damaged table is named with exit 3, by a command in a process of its own with the same words as in this one."""
+    (table / "manifest.json").write_bytes(b"[" * 100_000)
+    refused = unchanged.assert_processes_agree("estimate", small_network, "--lut", table)
+    refused.assert_refused(3, mentions=(table.name,))
 
 
 def test_check_finds_damage_in_the_workspace(harness: Harness, profiled: Harness) -> None:
     """`lut check` passes a published table, and names an edited one with exit 3."""
     shutil.copytree(profiled.workspace / "lut", harness.workspace / "lut")
     harness("lut", "check").assert_ok()
-    DAMAGED["edited entry"](harness.table)
+    _edit(harness.table)
     outcome = harness("lut", "check")
     outcome.assert_plain()
     assert outcome.code == 3, str(outcome)
@@ -136,19 +57,13 @@ def test_check_finds_damage_in_the_workspace(harness: Harness, profiled: Harness
 
 def test_show_export_diff_and_validate_refuse_damage(unchanged: Harness, table: Path, small_network: Path) -> None:
     """Every command that reads a table refuses an edited one."""
-    DAMAGED["edited entry"](table)
+    _edit(table)
     written = table.parent / "out.csv"
     unchanged("lut", "show", table).assert_refused(3)
     unchanged("lut", "export", written, "--lut", table).assert_refused(3)
     unchanged("lut", "diff", unchanged.table, table).assert_refused(3)
     unchanged("validate", small_network, "--device", "null01", "--lut", table).assert_refused(3)
     assert not written.exists()
-
-
-def test_renamed_folder_is_refused(unchanged: Harness, table: Path, small_network: Path) -> None:
-    """The name of the folder holds the hash of the manifest; a table under another name is not that table."""
-    other = table.rename(table.with_name("2026-01-01-00000000"))
-    _use(unchanged, other, small_network).assert_refused(3)
 
 
 def test_linked_folder_is_the_table(unchanged: Harness, table: Path, small_network: Path) -> None:
@@ -175,15 +90,6 @@ def test_table_filed_under_another_device_is_refused(harness: Harness, profiled:
     """A table that was moved to another device's folder is not used for that device."""
     shutil.copytree(profiled.workspace / "lut" / "null01", harness.workspace / "lut" / "cpu01")
     harness("estimate", small_network, "--device", "cpu01").assert_refused(3, mentions=("null01", "cpu01"))
-
-
-def test_half_written_table_is_not_found(harness: Harness, profiled: Harness, small_network: Path) -> None:
-    """What a crash left beside the tables is not taken for the newest one."""
-    shutil.copytree(profiled.workspace / "lut", harness.workspace / "lut")
-    for rest in ("nothing", ".writing-abc"):
-        (harness.workspace / "lut" / "null01" / rest).mkdir()
-    (harness.workspace / "lut" / "null01" / "README.txt").write_text("not a table")
-    harness("estimate", small_network, "--device", "null01").assert_ok()
 
 
 # Tables whose hashes are right and whose content is not ---------------------------------------------------------
@@ -221,57 +127,6 @@ def _forge_manifest(table: Path, change: Callable[[dict[str, Any]], Any]) -> Pat
 
 def _set(column: str, text: str) -> Callable[[Rows], None]:
     return lambda rows: rows[0].update({column: text})
-
-
-FORGED_ENTRIES: dict[str, Callable[[Rows], None]] = {
-    **{
-        f"latency {text}": _set("latency_s", text)
-        for text in ("nan", "inf", "-1e-3", "0", "", "1e400", "1 ms", "0x1p-3", "True")
-    },
-    **{f"stderr {text}": _set("stderr_s", text) for text in ("nan", "inf", "-1e-3", "", "1e400")},
-    "samples 0": _set("samples", "0"),
-    "samples text": _set("samples", "many"),
-    "another key": _set("key", "0123456789abcdef"),
-    "key too short": _set("key", "01"),
-    "unknown context": _set("context", "nowhere"),
-    "duplicate key": lambda rows: rows.append(dict(rows[0])),
-    "duplicate key, other latency": lambda rows: rows.append({**rows[0], "latency_s": "1.000000e-03"}),
-}
-
-
-@pytest.mark.parametrize("case", FORGED_ENTRIES)
-def test_forged_entries_are_refused(case: str, unchanged: Harness, table: Path, small_network: Path) -> None:
-    """Entries that no measurement can give are refused even where the hashes are right."""
-    _use(unchanged, _forge_entries(table, FORGED_ENTRIES[case]), small_network).assert_refused(3)
-
-
-FORGED_MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "another schema version": lambda manifest: manifest.update(schema_version=manifest["schema_version"] + 1),
-    "no schema version": lambda manifest: manifest.pop("schema_version"),
-    "unknown key": lambda manifest: manifest.update(unit="ms"),
-    "unknown clock": lambda manifest: manifest.update(clock="sundial"),
-    "no overhead": lambda manifest: manifest.pop("overhead"),
-    "overhead NaN": lambda manifest: manifest["overhead"]["coefficients"]["runs"].update(value=float("nan")),
-    "overhead infinite": lambda manifest: manifest["overhead"]["coefficients"]["runs"].update(value=float("inf")),
-    "overhead negative": lambda manifest: manifest["overhead"]["coefficients"]["runs"].update(value=-1e-3),
-    "overhead text": lambda manifest: manifest["overhead"]["coefficients"]["runs"].update(value="1"),
-    "overhead bool": lambda manifest: manifest["overhead"]["coefficients"]["runs"].update(value=True),
-    "covariance ragged": lambda manifest: manifest["overhead"]["covariance"][0].pop(),
-    "covariance negative": lambda manifest: manifest["overhead"].update(
-        covariance=[[-1.0 if row == column else 0.0 for column in range(8)] for row in range(8)]
-    ),
-    "entries counted wrong": lambda manifest: manifest.update(entries=99),
-    "bad rule": lambda manifest: manifest["rules"].append({"pattern": "((((", "matched": 0, "fused": 0, "source": "x"}),
-    "rule about later nodes": lambda manifest: manifest["rules"].append(
-        {"pattern": "Conv(x0);Relu(7)", "matched": 0, "fused": 0, "source": "x"}
-    ),
-}
-
-
-@pytest.mark.parametrize("case", FORGED_MANIFESTS)
-def test_forged_manifest_is_refused(case: str, unchanged: Harness, table: Path, small_network: Path) -> None:
-    """A manifest of another schema, or with numbers that no fit gives, is refused even where the hashes are right."""
-    _use(unchanged, _forge_manifest(table, FORGED_MANIFESTS[case]), small_network).assert_refused(3)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred\x07", "<script>alert('x')</script>", "=1+1", "a\nb", "\u202ex"])
@@ -316,7 +171,7 @@ def test_names_of_folders_and_devices_reach_no_terminal_raw(unchanged: Harness, 
     unchanged("lut", "export", written, "--lut", inside).assert_ok()
     assert written.exists()
     unchanged("lut", "export", written, "--lut", inside, "--device", "null01").assert_refused(3)
-    DAMAGED["edited entry"](inside)
+    _edit(inside)
     unchanged("lut", "check", inside).assert_refused(3)
     unchanged("lut", "show", folder).assert_refused(3)
     unchanged("lut", "check", "--workspace", folder).assert_refused(3)

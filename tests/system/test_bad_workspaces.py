@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import TIMEOUT_S, Harness
 
+from harness.errors import ConfigurationError
+from harness.workspace import find_workspace
+
 
 @pytest.mark.parametrize("place", ["file", "nowhere", "nul\udcff", "n" * 5000, "in\x1b[31mside"])
 def test_workspace_that_is_no_folder_is_refused(place: str, harness: Harness, small_network: Path) -> None:
@@ -110,3 +113,13 @@ def test_terminal_without_unicode_works(unchanged: Harness, small_network: Path)
     ascii_only = Harness(unchanged.workspace, unchanged.runtime, unchanged.home, {"PYTHONIOENCODING": "ascii"})
     ascii_only.process("lut", "show", "--device", "null01").assert_ok()
     ascii_only.process("estimate", small_network, "--device", "null01", "--layers").assert_ok()
+
+
+def test_a_current_folder_that_was_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the current folder does not exist any more, the error has a next step."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigurationError, match=r"No such file.*name another folder"):
+        find_workspace()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -69,13 +68,6 @@ def test_commands_are_those_of_the_contract(helps: dict[str, str]) -> None:
     assert found <= DOCUMENTED, f"not documented: {found - DOCUMENTED}"
 
 
-def test_every_command_shows_an_example(helps: dict[str, str]) -> None:
-    """The help of every command holds an example that begins with that command."""
-    for name in COMMANDS:
-        text = " ".join(helps[name].split())
-        assert f"Example: harness {name}" in text, f"no example in harness {name} --help"
-
-
 def test_every_option_is_explained(helps: dict[str, str]) -> None:
     """Every option of every command has a help text, beside it or on the next line."""
     for name, text in helps.items():
@@ -106,7 +98,9 @@ def test_help_imports_nothing_heavy(words: list[str], profiled: Harness) -> None
     lines = timed.process(*words).stderr.splitlines()
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if "|" in line}
     assert "harness" in loaded and "typer" in loaded
-    assert not loaded & {"sklearn", "pandas", "onnxruntime", "onnx", "paramiko", "scipy", "bokeh", "numpy"}
+    heavy = {"sklearn", "pandas", "onnxruntime", "onnx", "paramiko", "scipy", "bokeh", "numpy"}
+    assert not loaded & heavy
+    assert words != ["--help"] or not loaded & {"rich", "pydantic"}
 
 
 def test_version_is_printed(profiled: Harness) -> None:
@@ -224,19 +218,6 @@ def test_validate_fields(job: Job) -> None:
     assert abs(error) < 0.01, "the null device's networks are known exactly"
 
 
-def test_table_leads_back_to_its_samples(job: Job) -> None:
-    """Campaign and probes of every entry stand in the journal, with samples."""
-    harness = job[0]
-    with (harness.table / "entries.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert rows
-    for row in rows:
-        for probe in (row["probe"], row["baseline"]):
-            sql = "SELECT count(*) FROM series JOIN samples ON id = series WHERE campaign = ? AND probe = ?"
-            found = harness.query(sql, int(row["campaign"]), probe)
-            assert found[0][0] >= 1, f"{probe} has no sample"
-
-
 def test_estimate_and_checks_change_nothing(job: Job, small_network: Path) -> None:
     """Commands that only read leave every file of the workspace as it was."""
     harness = job[0]
@@ -282,13 +263,6 @@ def test_reading_commands_in_an_empty_workspace_write_nothing(harness: Harness, 
     assert list(harness.workspace.rglob("*")) == []
 
 
-def test_dry_run_plans_the_campaign_that_runs(job: Job, small_network: Path) -> None:
-    """The dry run of a campaign announces as many probes as the campaign has."""
-    harness, outcomes = job
-    found = harness("profile", "--device", "null01", small_network, "--dry-run", "--json").assert_ok().json
-    assert found["probes"] == outcomes["profile"].json["probes"]
-
-
 def test_nothing_is_written_elsewhere(harness: Harness, small_network: Path, tmp_path: Path) -> None:
     """A campaign writes to its workspace, the lease folder and the user's cache, and nowhere else."""
     elsewhere = tmp_path / "elsewhere"
@@ -302,20 +276,6 @@ def test_nothing_is_written_elsewhere(harness: Harness, small_network: Path, tmp
     assert list(temporary.iterdir()) == [], "temporary files were left"
     assert [path.name for path in harness.home.iterdir() if path.name != ".cache"] == []
     assert {path.name for path in harness.workspace.iterdir()} == {".harness", "lut"}
-
-
-def test_building_twice_publishes_nothing_twice(job: Job) -> None:
-    """A table is never changed: building again leaves the published folder as it was."""
-    harness = job[0]
-    folder = harness.table
-    before = harness.state()
-    again = Path(harness("lut", "build", "--device", "null01", "--json").assert_ok().json["lut"])
-    after = harness.state()
-    assert before.items() <= after.items()
-    if again.name != folder.name:
-        for path in again.iterdir():
-            path.unlink()
-        again.rmdir()
 
 
 @pytest.mark.parametrize("method", ["joint", "chain", "regression", "regression-terms", "difference"])
@@ -335,16 +295,6 @@ def test_text_and_json_agree(job: Job, small_network: Path) -> None:
     assert "small" in outcome.stdout and not outcome.stdout.startswith("{")
 
 
-def test_same_seed_gives_the_same_samples(job: Job, harness: Harness, small_network: Path) -> None:
-    """On a noiseless device the same command in a new workspace visits the same probes in the same order."""
-    harness("profile", "--device", "null01", small_network).assert_ok()
-    sql = (
-        "SELECT batch, round, position, series.probe, ordinal, device_ns FROM series"
-        " JOIN samples ON series.id = samples.series WHERE campaign = 1 ORDER BY 1, 2, 3, 5"
-    )
-    assert harness.query(sql) == job[0].query(sql)
-
-
 def test_real_runtime_goes_through_the_main_job(harness: Harness, tmp_path: Path) -> None:
     """The main job works on cpu01, ONNX Runtime on this machine, and its estimate is positive and measured."""
     network = save(convolutions(channels=16), tmp_path / "net.onnx")
@@ -353,7 +303,7 @@ def test_real_runtime_goes_through_the_main_job(harness: Harness, tmp_path: Path
     rows = harness.query("SELECT min(wall_ns), min(cpu_ns) FROM samples")
     assert rows[0][0] > 0 and rows[0][1] > 0
     harness.process("lut", "build", "--device", "cpu01").assert_ok()
-    validated = harness.process("validate", "--device", "cpu01", network, "--json")
+    validated = harness.process("validate", "--device", "cpu01", network, "--processes", "2", "--json")
     assert validated.code in (0, 5), validated.stderr  # 5 where other work on the machine hides the answer
     (found,) = validated.json["networks"]
     assert found["estimated_s"] > 0 and found["measured_s"] > 0
@@ -365,16 +315,3 @@ def test_debug_shows_a_traceback(profiled: Harness) -> None:
     plain = profiled("devices", "show", "nobody").assert_refused(3)
     debug = profiled("--debug", "devices", "show", "nobody")
     assert debug.code == plain.code and "Traceback" in debug.stderr
-
-
-def test_html_report_needs_no_other_file(job: Job, small_network: Path, tmp_path: Path) -> None:
-    """The report of an estimate is one file that requests nothing."""
-    page = tmp_path / "page.html"
-    job[0]("estimate", small_network, "--device", "null01", "--html", page).assert_ok()
-    text = page.read_text(encoding="utf-8")
-    assert "small" in text and text.lstrip().lower().startswith("<!doctype html")
-    loads = re.findall(
-        r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?([^\"' >]+)|<link[^>]*href=[\"']?([^\"' >]+)", text
-    )
-    assert not [address for pair in loads for address in pair if address and not address.startswith("data:")], loads[:5]
-    assert os.listdir(tmp_path) == ["page.html"]

@@ -115,23 +115,6 @@ def _assert_resumes(harness: Harness, network: Path, kept: set[tuple[Any, ...]],
     harness("lut", "build", "--device", "null01").assert_ok()
 
 
-def test_second_controller_finds_the_device_busy(harness: Harness, small_network: Path, tmp_path: Path) -> None:
-    """While one campaign holds a device, another workspace is refused with exit 4, and nothing is measured."""
-    (tmp_path / "second").mkdir()
-    second = Harness(tmp_path / "second", harness.runtime, harness.home)
-    for each in (harness, second):
-        (each.workspace / "devices.toml").write_text(LEASED)
-    first = _start(harness, small_network, device="leased")
-    try:
-        with _standing_still(harness):
-            outcome = _profile(second, small_network, "leased")
-        outcome.assert_refused(4, mentions=("leased", "--wait"))
-        assert not _samples(second)
-    finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.communicate()
-
-
 def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small_network: Path) -> None:
     """A second campaign in the same workspace is refused with exit 4 and does not disturb the first."""
     (harness.workspace / "devices.toml").write_text(LEASED)
@@ -200,39 +183,6 @@ def test_controller_that_is_killed_is_resumed(
     _assert_resumes(harness, small_network, _samples(harness), undisturbed)
 
 
-def test_controller_killed_at_random_moments_is_resumed(
-    harness: Harness, small_network: Path, undisturbed: dict[str, Any]
-) -> None:
-    """Killed again and again, from its first moments on, the campaign still completes with each sample once."""
-    kept: set[tuple[Any, ...]] = set()
-    for enough in (0, 1, 100, 1000, 2000):
-        process = harness.start(*_words(small_network))
-        journal = harness.workspace / ".harness" / "journal.sqlite"
-        wait_for(lambda: journal.exists() and _committed(harness) >= enough, "samples")  # noqa: B023
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == -signal.SIGKILL, "the campaign ended before it could be killed"
-        now = _samples(harness)
-        assert kept <= now
-        kept = now
-        wait_for(lambda: _lease_is_free(harness), "the lease")
-    result = _profile(harness, small_network).assert_ok().json
-    assert result["samples"] == undisturbed["samples"]
-    assert kept <= _samples(harness) and _visits(harness) == undisturbed["visits"]
-
-
-def _lease_is_free(harness: Harness) -> bool:
-    import fcntl
-
-    for path in harness.runtime.glob("*.lease"):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return False
-    return True
-
-
 def test_fresh_begins_anew(harness: Harness, small_network: Path) -> None:
     """`--fresh` leaves an interrupted campaign alone and begins another."""
     process = _start(harness, small_network)
@@ -243,18 +193,6 @@ def test_fresh_begins_anew(harness: Harness, small_network: Path) -> None:
     )
     assert result["resumed"] is False
     assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(2,)]
-
-
-def test_other_settings_do_not_resume(harness: Harness, small_network: Path) -> None:
-    """A campaign of other settings is not mixed into an interrupted one."""
-    process = _start(harness, small_network)
-    os.killpg(process.pid, signal.SIGINT)
-    assert _end(process).code == 130
-    result = harness("profile", "--device", "null01", small_network, "--runs", "4", "--json").assert_ok().json
-    rows = harness.query(
-        "SELECT count(*) FROM series JOIN samples ON series.id = samples.series WHERE campaign = ?", result["campaign"]
-    )
-    assert rows == [(result["samples"],)]
 
 
 def test_budget_ends_a_campaign(harness: Harness, small_network: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import Harness, Outcome
+from nullbench import build_network
 from onnx import helper
 from system_networks import convolutions, model, save, value, weights
 
@@ -121,3 +123,20 @@ def test_python_results_carry_the_refused_networks(harness: Harness, files: dict
     with pytest.raises(errors.NetworksRefused) as caught:
         package.profile([foreign, torn], device=DEVICE, workspace=folder)
     assert torn in caught.value.why and foreign in caught.value.why
+
+
+def test_networks_of_one_file_name_are_distinct(unchanged: Harness, tmp_path: Path) -> None:
+    """Different networks whose files have the same name carry as many folders as it takes; equal ones need none."""
+    places = [tmp_path / folder / "net.onnx" for folder in ("v1/fp32", "v2/fp32", "v2/copy")]
+    for place, widths in zip(places, ((8,), (8, 16), (8, 16)), strict=True):
+        place.parent.mkdir(parents=True)
+        build_network(place, widths=widths)
+
+    def names(*paths: Path) -> list[str]:
+        found = unchanged("estimate", *map(str, paths), "--device", "npu01", "--json").data
+        return [one["name"] for one in found["networks"]]
+
+    assert names(*places) == ["v1/fp32/net", "v2/fp32/net", "v2/copy/net"]
+    assert names(places[0], places[2]) == ["fp32/net", "copy/net"]
+    assert names(*places[1:]) == ["net", "net"]
+    assert names(places[0]) == ["net"]

@@ -17,9 +17,10 @@ _RELU = re.compile(r"(?<=modes, )(0x[0-9a-f]+)(?=  # activation RELU)")
 IMAGE = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)
 
 
-@pytest.fixture
-def compiled(harness: Harness) -> Harness:
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     """A folder with own.onnx, its program own.npu, its constants own.bin, and an input image.npy."""
+    harness = Harness.in_folder(tmp_path_factory.mktemp("compiled"))
     save_network(harness.workspace, sharp=0.01)
     np.save(harness.workspace / "image.npy", IMAGE)
     harness("npu", "compile", "own.onnx", "-o", "own.npu", "--image", "own.bin").assert_ok()

@@ -27,7 +27,7 @@ from harness.probe.probe import network_probe, reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.settings import VALIDATION_PROCESSES
-from harness.validation.network_case import network_case, validation_plan
+from harness.validation.network_validation import network_case, validation_plan
 from harness.validation.results import Validation
 from harness.validation.stopping_rule import StoppingRule
 from harness.validation.whole_networks import (

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.nightly.changes import write_nights
-from harness.cli.nightly.night_output import show_forecast, show_night, show_status
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import check_results, file_option
-from harness.cli.terminal.output import note, print_error, print_json
+from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table
 from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
-from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
+from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from harness.measure.request import ProfileRequest
     from harness.nightly.night_plan import NightPlan
     from harness.nightly.night_report import NightReport
+    from harness.nightly.status import NightStatus
 
 PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
 Night = Annotated[
@@ -212,8 +212,7 @@ def install(
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """
-    import getpass
-
+    from harness.device.session import user_name
     from harness.nightly import timers
 
     workspace = find_workspace(directory)
@@ -227,7 +226,7 @@ def install(
         note("Add this line with `crontab -e`")
         return
     output = destination.output
-    system_user = getpass.getuser() if output else None
+    system_user = user_name() if output else None
     if destination.only_print:
         print(f"# {wanted.name}.service\n{timers.service_unit(wanted, system_user)}")
         print(f"# {wanted.name}.timer\n{timers.timer_unit(wanted)}", end="")
@@ -276,7 +275,9 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
         workspace.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = reason_of(error)
-        raise ConfigurationError(f"Reports cannot be written to {workspace.reports}", why=why) from error
+        raise ConfigurationError(
+            f"Reports cannot be written to {workspace.reports}", why=why, next_step=CHECK_FILE
+        ) from error
     written: list[Path] = []
     for (suffix, content), beside in zip(
         ((".md", markdown(report).encode()), (".xml", junit(report))), also, strict=True
@@ -286,3 +287,89 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
             write_whole(path, content)
             written.append(path)
     return written
+
+
+def show_night(report: NightReport) -> None:
+    """Print the result of each set, table and comparison, and what needs attention."""
+    rows = [
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
+        for device in report.devices
+        for row in device.sets
+    ]
+    print_table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
+    for device in report.devices:
+        for row in device.sets:
+            if row.machine:
+                print_line(f"{device.device}: {row.set}: machine: {row.machine}")
+    for device in report.devices:
+        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
+        print_line(f"{device.device}  table {device.published.table or 'none'}{kept}")
+    for change in report.changes:
+        print_line(f"{change.device}: {change.summary}")
+    for one in report.not_compared:
+        print_line(f"{one.device}: {one.set} is not compared: {one.not_compared}")
+    for item in report.attention:
+        where = f"{item.device}: " if item.device else ""
+        print_line(f"needs attention: {where}{item.what}. {item.why}")
+        if item.next_step:
+            print_line(item.next_step, "  next: ")
+
+
+def show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
+    """Print the jobs of a night in the order in which it would start them."""
+    from harness.nightly.night import forecast
+
+    found = [
+        {
+            "job": one.due.job.name,
+            "device": one.due.device.name,
+            "set": one.due.set.name,
+            "nights": one.due.staleness.nights,
+            "uncertainty": one.due.staleness.uncertainty,
+            "cost_s": one.due.cost_s,
+            "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
+            "reason": one.reason,
+        }
+        for one in forecast(plan, workspace, night=night)
+    ]
+    if json:
+        print_json(night=night.isoformat(), jobs=found)
+        return
+    rows = [
+        (
+            str(one["device"]),
+            str(one["set"]),
+            str(one["state"]),
+            "never" if one["nights"] is None else f"{one['nights']} nights",
+            f"{one['uncertainty']:.1%}",
+            "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
+            str(one["reason"]),
+        )
+        for one in found
+    ]
+    print_table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
+
+
+def show_status(state: NightStatus) -> None:
+    """Print the running night, the last nights, and the devices."""
+    if state.running is not None:
+        where = f"process {state.running.pid} on {state.running.host}"
+        print_line(f"running: the night of {state.running.night}, {where}, since {state.running.since}")
+    else:
+        print_line("running: none")
+    rows = []
+    for one in state.nights:
+        jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
+        finished = one.finished[:16].replace("T", " ")
+        rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), finished))
+    if rows:
+        print_table(("night", "exit", "sets", "slower", "need attention", "finished, UTC"), rows, left=3)
+    else:
+        note("No night has been reported yet; run one with `harness nightly run`")
+    devices = []
+    for device in state.devices:
+        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
+        health, deferred = device.health, ", ".join(device.deferred)
+        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
+    if devices:
+        print_table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)

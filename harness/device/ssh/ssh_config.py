@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import ConfigurationError, reason_of
-from harness.files import read_file
+from harness.files import in_home, read_file
 from harness.text import last_part
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class SshConfig:
         """Return the settings for a host; raises ConfigurationError if one of them is wrong."""
         import paramiko
 
+        if self.path is None:
+            return HostSettings(alias)
         try:
             found = self._config.lookup(alias)
         except (paramiko.SSHException, ValueError, KeyError) as error:
@@ -76,7 +78,7 @@ class SshConfig:
             host=found["hostname"],
             port=self._port(alias, found),
             user=found.get("user"),
-            identity=None if identity is None else Path(identity).expanduser(),
+            identity=None if identity is None else in_home(identity),
             jump=jump,
             runs_command=jump is None and found.get("proxycommand") is not None,
         )
@@ -133,7 +135,7 @@ def _match(text: str) -> Iterator[str]:
 
 def _included(text: str, folder: Path) -> Iterator[Path]:
     for word in text.split():
-        pattern = Path(word.strip('"')).expanduser()
+        pattern = in_home(word.strip('"'))
         absolute = pattern if pattern.is_absolute() else folder / pattern
         root = Path(absolute.anchor)
         yield from sorted(one for one in root.glob(str(absolute.relative_to(root))) if one.is_file())

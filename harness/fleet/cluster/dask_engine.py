@@ -30,7 +30,6 @@ from harness.fleet.cluster.job_archive import (
     read_outcome,
     with_refusals,
 )
-from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import adopt_health
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
@@ -314,3 +313,12 @@ def _named_facts(request: ProfileRequest) -> dict[str, Any]:
         "watch_level": request.watch_level,
         **request.variant.facts,
     }
+
+
+def run_task(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run a packed job on a worker; for another version, return only the versions here."""
+    if tuple(payload["versions"]) != VERSIONS:
+        return {"versions": VERSIONS}
+    from harness.fleet.cluster.dask_worker import run_here
+
+    return {"versions": VERSIONS, **run_here(payload)}

@@ -116,7 +116,7 @@ class DurableFile:
                 self._db.close()
                 raise
         except sqlite3.Error as error:
-            raise database_error(self._named, "opened", error, self.SPARE) from error
+            raise database_error(self._named, self.path, "opened", error, self.SPARE) from error
         except UnicodeDecodeError as error:  # SQLite quotes damaged tables in its messages
             raise damaged(self._named, str(error), self.SPARE) from error
         except OSError as error:
@@ -139,7 +139,7 @@ class DurableFile:
         try:
             yield
         except sqlite3.Error as error:
-            raise database_error(self._named, "read", error, self.SPARE) from error
+            raise database_error(self._named, self.path, "read", error, self.SPARE) from error
         except (ValueError, TypeError, KeyError) as error:
             raise damaged(self._named, str(error), self.SPARE) from error
 
@@ -170,7 +170,7 @@ class DurableFile:
         except sqlite3.IntegrityError as error:
             raise JournalError(f"{self._named} already has this record", why=str(error)) from error
         except sqlite3.Error as error:
-            raise database_error(self._named, "written", error, self.SPARE) from error
+            raise database_error(self._named, self.path, "written", error, self.SPARE) from error
         except UnicodeDecodeError as error:
             raise damaged(self._named, str(error), self.SPARE) from error
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import JournalError
+from harness.errors import JournalError, reason_of
 
 LOCK_WAIT_S = 30.0
 """How long a command waits for another process's lock."""
@@ -31,8 +33,8 @@ _STEPS = {
 """What helps against errors that are not about the content of the file."""
 
 
-def database_error(file: str, task: Task, error: sqlite3.Error, spare: str = "") -> JournalError:
-    """Return the error for a file, named with what it is, that could not be opened, read or written.
+def database_error(file: str, path: Path, task: Task, error: sqlite3.Error, spare: str = "") -> JournalError:
+    """Return the error for the file at `path`, named with what it is, that could not be opened, read or written.
 
     `spare` says what follows from giving up the file, if other files can replace it.
     """
@@ -43,9 +45,22 @@ def database_error(file: str, task: Task, error: sqlite3.Error, spare: str = "")
         return damaged(file, str(error), spare)
     why = str(error)
     if _STEPS[code] is _RELEASE:
+        if refusal := _lock_refusal(path.parent):
+            step = "Use a workspace on a local disk"
+            return JournalError(f"{file} cannot be locked", why=f"Its file system: {refusal}", next_step=step)
         why = f"Another process has locked it for {LOCK_WAIT_S:.0f} s"
     again = "then run the same command again" + (": it continues" if task == "written" else "")
     return JournalError(f"{file} cannot be {task}", why=why, next_step=f"{_STEPS[code]}; {again}")
+
+
+def _lock_refusal(folder: Path) -> str:
+    """Return why the file system of a folder locks no file, which SQLite reports as a lock of another process."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            fcntl.lockf(trial, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return reason_of(error)
+    return ""
 
 
 def damaged(file: str, why: str, spare: str = "") -> JournalError:

@@ -68,10 +68,10 @@ def rebatch(network: Network, batch: int) -> Rebatched:
     leading = {name: network.types[name].shape[0] for name in network.inputs if network.types[name].shape}
     sizes = set(leading.values())
     if not sizes:
-        raise _refusal(batch, "None of its inputs has an axis")
+        raise refusal(batch, "None of its inputs has an axis")
     if len(sizes) > 1:
         listed = ", ".join(f"{name[:40]!r} has {size}" for name, size in list(leading.items())[:4])
-        raise _refusal(batch, f"Its inputs have different leading dimensions: {listed}")
+        raise refusal(batch, f"Its inputs have different leading dimensions: {listed}")
     (before,) = sizes
     if before == batch:
         return Rebatched(network, before, batch, dict.fromkeys(leading, 0), {})
@@ -100,7 +100,7 @@ class _Batching:
         nodes = tuple(self.visited.values())
         for name in self.network.outputs:
             if name not in self.axes and name not in self.constants:
-                raise _refusal(self.batch, f"Output {name[:80]!r} has no axis that grows with the batch")
+                raise refusal(self.batch, f"Output {name[:80]!r} has no axis that grows with the batch")
         digest = hashlib.sha256(f"{self.network.sha256} batch={self.batch}".encode()).hexdigest()
         found = replace(self.network, nodes=nodes, types=self.types, constants=self.constants, sha256=digest)
         return Rebatched(found, self.before, self.batch, self.axes, self.tiled)
@@ -242,7 +242,7 @@ class _Batching:
             return None
 
     def _refuse(self, node: Node, why: str) -> UnsupportedNetwork:
-        return _refusal(self.batch, f"Node {node.name[:80]!r} ({node.op}) {why}")
+        return refusal(self.batch, f"Node {node.name[:80]!r} ({node.op}) {why}")
 
 
 def tiled(value: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
@@ -253,7 +253,8 @@ def tiled(value: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, 
     return made
 
 
-def _refusal(batch: int, why: str) -> UnsupportedNetwork:
+def refusal(batch: int, why: str) -> UnsupportedNetwork:
+    """Return the error for a batch that a network cannot have."""
     return UnsupportedNetwork(f"A batch of {batch} cannot be set", why=why, next_step=_NEXT)
 
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, UnsupportedNetwork
+from harness.errors import HarnessError
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.assemble import ArraySpec, assemble_network
 from harness.network.network import Network
-from harness.network.reading.batch import Rebatched, tiled
+from harness.network.reading.batch import Rebatched, refusal, tiled
 from harness.text import byte_size
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _QUANTISED = 5e-2
 """The relative difference of a row that rounding to the step of a quantised tensor may make."""
 _LEAST_SPREAD = 1e-5
 """Rows of different inputs must differ by this fraction: else their results show nothing."""
-_NEXT = "Export it with a symbolic batch dimension and give --dim, or omit --batch"
 
 
 def check_rows(original: Network, found: Rebatched, threads: int = 0) -> str:
@@ -69,12 +68,12 @@ def check_rows(original: Network, found: Rebatched, threads: int = 0) -> str:
             {name: _taken(found, name, value, range(found.batch)) for name, value in feeds.items()}
         )
     except HarnessError as error:  # the assembled model is not valid
-        raise _refusal(found, error.why or error.what) from error
+        raise refusal(found.batch, error.why or error.what) from error
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
             return TOO_LARGE
         why = " ".join(str(error).split())[:300]
-        raise _refusal(found, f"ONNX Runtime cannot run it: {why}") from error
+        raise refusal(found.batch, f"ONNX Runtime cannot run it: {why}") from error
     return _compare(found, one, want, got)
 
 
@@ -170,7 +169,7 @@ def _compare(
         for at, expected, actual in zip(numbers, rows, own, strict=True):
             if not _is_close(expected, actual, tolerance):
                 why = f"Row {at} of output {name[:80]!r} differs from the network's result for this row by itself"
-                raise _refusal(found, f"{why}: {_cause(found.network)}")
+                raise refusal(found.batch, f"{why}: {_cause(found.network)}")
     return "" if distinct else "with random weights and inputs, all rows have the same result"
 
 
@@ -214,7 +213,3 @@ def _tolerance(network: Network) -> float:
     rounded = [_ROUNDED[one] for one in types if one in _ROUNDED]
     quantised = any(one.startswith("Q") or "Linear" in one or "Integer" in one for one in operators)
     return max([_TOLERANCE, *rounded, *([_QUANTISED] if quantised else [])])
-
-
-def _refusal(found: Rebatched, why: str) -> UnsupportedNetwork:
-    return UnsupportedNetwork(f"A batch of {found.batch} cannot be set", why=why, next_step=_NEXT)

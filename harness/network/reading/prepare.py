@@ -6,16 +6,16 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.errors import NetworkError, UnresolvedDimension, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
-from harness.network.node_inference import checked, output_types
+from harness.network.node_inference import Operands, checked, output_types
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs, unknown_flow
-from harness.network.reading.free_nodes import free_reason
 from harness.network.reading.known_tensors import KnownTensors, constant_of
 from harness.network.reading.network_boundary import (
     bound_inputs,
@@ -212,3 +212,28 @@ class _Preparation:
         value = numpy.array(shape.prod()) if node.op == "Size" else part
         self._known.set_free(node, "constant")
         self._known.set_constant(node.outputs[0], constant_of(value))
+
+
+def free_reason(node: Node, operands: Operands, read: Set[str]) -> str:
+    """Return why the node only renames its first input; an empty string if it does more.
+
+    `read` are all tensors that the network reads or returns.
+    """
+    if not read.isdisjoint(name for name in node.outputs[1:] if name):
+        return ""
+    if node.op == "Identity":
+        return "identity"
+    if node.op == "Dropout" and _is_inference(node, operands):
+        return "dropout at inference"
+    if node.op == "Cast":
+        with contextlib.suppress(UnsupportedType):
+            (kind,) = output_types(node, operands).values()
+            return "cast to the same type" if kind == operands.types[node.inputs[0]] else ""
+    return ""
+
+
+def _is_inference(node: Node, operands: Operands) -> bool:
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return True
+    mode = operands.constants.get(node.inputs[2])
+    return mode is not None and mode.value is not None and mode.value.size == 1 and not mode.value.any()

@@ -71,14 +71,8 @@ class Sequences:
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 
-    def _empty(self, node: Node) -> Resolved | None:
-        return self._made(node, ())
-
-    def _constructed(self, node: Node) -> Resolved | None:
-        return self._made(node, node.inputs)
-
     def _changed(self, node: Node) -> Resolved | None:
-        """Stand for SequenceInsert, SequenceErase and SequenceAt."""
+        """Replace SequenceInsert, SequenceErase and SequenceAt."""
         parts, place = self._parts.get(node.inputs[0]), _POSITIONS[node.op]
         if parts is None:
             return None
@@ -103,7 +97,7 @@ class Sequences:
         return None if parts is None else Resolved(constants={node.outputs[0]: numpy.array(len(parts), "int64")})
 
     def _optional(self, node: Node) -> Resolved | None:
-        """Stand for Optional and OptionalGetElement of a value that is there."""
+        """Replace Optional and OptionalGetElement of a value that is there."""
         known = node.inputs and (node.inputs[0] in self._types or node.inputs[0] in self._parts)
         return Resolved({node.outputs[0]: node.inputs[0]}) if known else None
 
@@ -113,7 +107,7 @@ class Sequences:
         return None if self._optional(node) is None else Resolved(constants={node.outputs[0]: numpy.array(True)})
 
     def _divided(self, node: Node) -> Resolved | None:
-        """Stand for SplitToSequence by a Split, and Squeezes if the parts lose the axis."""
+        """Replace SplitToSequence by a Split, and Squeezes if the parts lose the axis."""
         import numpy
 
         kind, (axis, keeps) = self._types.get(node.inputs[0]), _integers(node, axis=0, keepdims=1)
@@ -150,7 +144,7 @@ class Sequences:
         return helper.make_node(op, [source], results, **attributes)
 
     def _joined(self, node: Node) -> Resolved | None:
-        """Stand for ConcatFromSequence by a Concat, of tensors with a further axis if they are stacked."""
+        """Replace ConcatFromSequence by a Concat, of tensors with a further axis if they are stacked."""
         import numpy
         from onnx import helper
 
@@ -188,8 +182,8 @@ def _integers(node: Node, **defaults: int) -> list[int]:
 
 
 _HANDLERS: Mapping[str, Callable[[Sequences, Node], Resolved | None]] = {
-    "SequenceEmpty": Sequences._empty,
-    "SequenceConstruct": Sequences._constructed,
+    "SequenceEmpty": lambda self, node: self._made(node, ()),
+    "SequenceConstruct": lambda self, node: self._made(node, node.inputs),
     "SequenceInsert": Sequences._changed,
     "SequenceErase": Sequences._changed,
     "SequenceAt": Sequences._changed,

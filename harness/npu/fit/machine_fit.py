@@ -7,17 +7,18 @@ a layer's utilisation of the array is a factor of its compute time, as in ANNETT
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
-from harness.array_types import Floats, Mask
+from harness.array_types import Floats, Ints, Mask
 from harness.errors import MeasurementError
 from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.table import Lut
+from harness.measure.summary import Z_95
 from harness.npu.fit.array_search import find_array
-from harness.npu.fit.fit_intervals import ModelIntervals, bootstrap
-from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of
+from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of, refit
 from harness.npu.fit.layer_samples import PRODUCTS, LayerSamples, fitted_classes, samples_of
 from harness.npu.fit.multiplier_array import MultiplierArray
 
@@ -35,6 +36,8 @@ WIDEST_OVERLAP = 0.5
 _MOSTLY = 0.5
 _WORST = 10
 _NOTHING = 2.0
+REPLICATES = 200
+_LOW, _HIGH = 2.5, 97.5
 
 
 @dataclass(frozen=True)
@@ -272,3 +275,49 @@ def _worst(layers: LayerSamples, work: Amounts, model: LayerModel) -> tuple[Laye
         LayerResidual(layers.labels[at], layers.classes[at], float(layers.latency_s[at]), float(modelled_s[at]))
         for at in order
     )
+
+
+@dataclass(frozen=True)
+class ModelIntervals:
+    """95 % intervals, (2,) each: of the constants of `LayerModel`; `operation_s` is (classes, 2)."""
+
+    operation_s: Floats
+    weight_byte_s: Floats
+    feature_byte_s: Floats
+    start_s: Floats
+    overlap: Floats
+
+
+def bootstrap(
+    work: Amounts, keys: tuple[str, ...], model: LayerModel, repeatability: float, seed: int = 0
+) -> ModelIntervals:
+    """Return percentile intervals over refits to drawn layers, widened by the relative error that all samples share."""
+    random = np.random.default_rng(seed)
+    groups = _groups(work, keys)
+    fits = [refit(work.take(_draw(groups, random)), model) for _ in range(REPLICATES)]
+    shared = 1 + Z_95 * repeatability * np.array([-1.0, 1.0])
+
+    def of(values: list[float]) -> Floats:
+        return np.asarray(np.percentile(values, [_LOW, _HIGH]))
+
+    return ModelIntervals(
+        np.stack([of([fit.operation_s[at] for fit in fits]) * shared for at in range(len(model.classes))]),
+        of([fit.weight_byte_s for fit in fits]) * shared,
+        of([fit.feature_byte_s for fit in fits]) * shared,
+        of([fit.start_s for fit in fits]) * shared,
+        of([fit.overlap for fit in fits]),
+    )
+
+
+def _groups(work: Amounts, keys: tuple[str, ...]) -> list[list[Ints]]:
+    """Return, for each class, the positions of each key."""
+    found: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for at, key in enumerate(keys):
+        found[int(work.class_of[at])][key].append(at)
+    return [[np.array(places) for places in by_key.values()] for _, by_key in sorted(found.items())]
+
+
+def _draw(groups: list[list[Ints]], random: np.random.Generator) -> Ints:
+    """Return positions with as many keys of each class as there are, drawn with replacement."""
+    drawn = [keys[at] for keys in groups for at in random.integers(len(keys), size=len(keys))]
+    return np.concatenate(drawn)

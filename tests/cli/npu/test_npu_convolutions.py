@@ -12,6 +12,8 @@ from npu_command import Npu
 from onnx import TensorProto, helper, numpy_helper
 
 FORCED = ("--conv-algorithm", "odd-dft")
+QUICK = (*FORCED, "--chains", "layers")
+"""The choice of chains plays no part in what these commands report of the DFT."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Compiling and running report the same: by hand, 2 x 2 blocks of 11 give 7 x 7 outputs each, of 61 bins."""
-    command = (network, *FORCED, "--dft-block", 11, "--dft-kernels", "ddr")
+    command = (network, *QUICK, "--dft-block", 11, "--dft-kernels", "ddr")
     compiled = npu("compile", *command, "-o", tmp_path / "p", "--json").data
     found = npu("run", *command, "--json").data
     expected = [
@@ -61,17 +63,17 @@ def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Pat
 def test_text_of_convolutions_by_dft(npu: Npu, network: Path) -> None:
     """The text has a line for each, one for those that stay direct, and one for the setup; without DFT it has none."""
     for words in (("compile",), ("run", "--no-values")):
-        text = npu(*words, network, *FORCED, "--dft-block", 11, "--dft-kernels", "llc").stdout
+        text = npu(*words, network, *QUICK, "--dft-block", 11, "--dft-kernels", "llc").stdout
         assert "wide: 4 blocks of 11, 61 bins each, 23,424 real multiplications, 24 kernel DFTs in LLC" in text
         assert "stay direct  stem (stride 2 x 2)\n" in text
         assert re.search(r"^setup +[0-9,]+ cycles, once when the program is loaded$", text, re.MULTILINE)
-        plain = npu(*words, network, "--conv-algorithm", "direct").stdout
+        plain = npu(*words, network, "--conv-algorithm", "direct", "--chains", "layers").stdout
         assert not any(word in plain for word in ("by DFT", "stay direct", "setup"))
 
 
 def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Listing and trace show the same program."""
-    options = (network, *FORCED, "--dft-block", 7)
+    options = (network, *QUICK, "--dft-block", 7)
     assert "wide (kernel DFT)" in npu("disassemble", *options).stdout
     cycles = npu("run", *options, "--no-values", "--json").data["cycles"]
     assert npu("trace", *options, "-o", tmp_path / "t.json", "--json").data["cycles"] == cycles
@@ -113,7 +115,7 @@ def test_the_forced_dft_is_the_first_to_let_go(npu: Npu, network: Path, tmp_path
 
 def test_a_sweep_by_dft(npu: Npu, network: Path) -> None:
     """A sweep uses the choice; a machine of another type stays in the table, with the reason."""
-    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *FORCED, "--json")
+    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *QUICK, "--json")
     edge, other = npu(*command).data["points"]
-    assert edge["cycles"] == npu("run", network, *FORCED, "--no-values", "--json").data["cycles"]
+    assert edge["cycles"] == npu("run", network, *QUICK, "--no-values", "--json").data["cycles"]
     assert other["cycles"] is None and "int8" in other["reason"]

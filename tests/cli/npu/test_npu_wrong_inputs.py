@@ -120,17 +120,6 @@ def test_program_for_another_machine_is_refused(npu: Npu, tmp_path: Path) -> Non
     npu.refuses(3, "run", path, mentions=("SB", "sb_bytes"))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
-@given(place=st.integers(0, 10_000), bit=st.integers(0, 7), cut=st.booleans())
-def test_damaged_program_file_is_refused(npu: Npu, tmp_path: Path, place: int, bit: int, cut: bool) -> None:
-    """A program file with one bit changed, or cut short, is refused wherever that is."""
-    content = bytearray(npu_inputs.program(npu_inputs.SOUND))
-    place %= len(content)
-    content[place] ^= 1 << bit
-    path = npu_inputs.save(bytes(content[:place] if cut else content), tmp_path / "p")
-    npu.refuses(3, "run", path, mentions=())
-
-
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 def test_mutated_program_is_a_program_or_refused(

@@ -15,7 +15,7 @@ import pytest
 from fault_proxy import FaultProxy
 from fault_rig import Rig
 from nullbench import Bench, build_network
-from sshd_server import Sshd, running_sshd
+from sshd_server import Sshd
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +41,6 @@ def _bench(folder: Path) -> Bench:
 def rig(tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A device on this machine."""
     return Rig(_bench(tmp_path / "workspace"), undisturbed, monkeypatch)
-
-
-@pytest.fixture
-def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """An sshd for the device."""
-    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
-        yield server
 
 
 @pytest.fixture

@@ -121,6 +121,20 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
             session.put(LoadRequest("q", b"another model", (), (), 4))
 
 
+def test_a_worker_without_memory_waits_for_no_thread(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """A worker that runs out of memory ends soon, also while an earlier load hangs in another thread."""
+    sabotage(refuses="full", reason="std::bad_alloc", hangs="stuck")
+    device = load_inventory(rig.bench.workspace.devices)["bench"]
+    with AgentSession(start_agent(device), device, SHORT) as session:
+        session.greet()
+        session.acquire("the test")
+        requests = [LoadRequest(name, name.encode(), (), (), 4) for name in ("stuck", "full")]
+        assert all(map(session.put_ahead, requests))
+        with pytest.raises(WorkerDied, match="out of memory while loading full") as caught:
+            session.put(requests[0])
+    assert "Free memory on bench" in caught.value.next_step
+
+
 def test_an_agent_that_is_killed(rig: Rig, runtime_folder: Path) -> None:
     """The kernel frees the lock of a killed agent, and its worker ends with it."""
     rig.meet("agent killed", lambda: send_signal(agents, runtime_folder, signal.SIGKILL), LinkLost)

@@ -72,13 +72,17 @@ def test_a_wrong_client_key(rig: Rig, sshd: Sshd, tmp_path: Path) -> None:
         mend=lambda: rig.put_behind(sshd),
     )
     assert error is not None and not error.retry_helps
+    # The stranger, and the sessions before and after it, whose key is accepted.
+    wait_until(lambda: "closed by authenticating user" in sshd.log.read_text(), "the end of the connection")
+    assert sshd.log.read_text().count("closed by authenticating user") == 1
 
 
 def test_a_closed_port(rig: Rig, sshd: Sshd) -> None:
     """A closed port is a device that cannot be reached."""
     rig.begin()
     rig.put_behind(sshd, free_port())
-    rig.meet("closed port", lambda: None, DeviceUnreachable, after_rounds=0, mend=lambda: rig.put_behind(sshd))
+    error = rig.meet("closed port", lambda: None, DeviceUnreachable, after_rounds=0, mend=lambda: rig.put_behind(sshd))
+    assert "port is closed" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,14 @@ def scalar_of(constant: LazyConstant) -> float | None:
     return None if value is None else float(value.reshape(()))
 
 
+def number_of(number: float, dtype: np.dtype[Any]) -> Array:
+    """Return a number in an element type; infinite ones are the ends of integers."""
+    if dtype.kind == "f":
+        return np.array(number, dtype)
+    ends = np.iinfo(dtype)
+    return np.array(int(min(max(number, ends.min), ends.max)), dtype)
+
+
 def derived(
     name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[LazyConstant], function: Callable[..., Any]
 ) -> LazyConstant:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import ModelProto, NodeProto
 
-from device_agents.emulated_npu.compiler.graph import command_limits, views
-from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, part_of, scale_shift
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import BYTES, ChannelStep, part_of, scale_shift
 from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
 from device_agents.emulated_npu.compiler.graph.folding import fold
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
@@ -23,15 +23,23 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 from device_agents.emulated_npu.compiler.graph.integer_products import finished_product
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.operators import DOMAINS, IN_PART, OPERATORS
-from device_agents.emulated_npu.compiler.graph.orders import ordered
+from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import MAX_PAD, MAX_WINDOW
 from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
 from device_agents.emulated_npu.compiler.graph.reading.model_reader import parse_model
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import unsupported
 from device_agents.emulated_npu.compiler.graph.recognition.patterns import recognise
-from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 from device_agents.emulated_npu.unit_settings import PLAIN
 
 DEFAULT_DOMAIN = "ai.onnx"
 """The domain of operators that name none."""
+_OF_MAPS = frozenset(
+    {Function.CONVOLVE, Function.DEPTHWISE, Function.POOL_MAX, Function.POOL_AVERAGE, Function.LRN, Function.AFFINE}
+)
+_ELEMENTWISE = frozenset({Function.MAP, Function.TABLE, Function.BINARY, Function.WHERE, Function.COPY})
+_SMALLEST_RANK = 3
+_MULTIPLIED = frozenset({DataType.FLOAT32, DataType.FLOAT16})
+_FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})
 
 
 def import_model(model: bytes | ModelProto) -> Graph:
@@ -108,7 +116,7 @@ class _Finish:
         source = self._build.source
         used.update(source.inputs, source.outputs)
         values = {name: value for name, value in (self._build.values | self._values).items() if name in used}
-        orders = ordered(values, layers)
+        orders = _ordered(values, layers)
         return Graph(
             values={name: replace(value, order=orders[name]) for name, value in values.items()},
             layers=layers,
@@ -158,13 +166,13 @@ class _Finish:
             self._build.resolved(draft.layer.output),
         )
         operands = [self._build.values[view.value] for view in (output, *inputs)]
-        command_limits.check_types(draft, operands)
-        command_limits.check_window(draft)
+        _check_types(draft, operands)
+        _check_window(draft)
         for value in operands:
-            command_limits.check_value(draft, value)
+            _check_value(draft, value)
         for view in (output, *inputs):
-            command_limits.check_elements(draft, view.shape)
-        return command_limits.within_rank(draft, inputs, output)
+            _check_elements(draft, view.shape)
+        return _within_rank(draft, inputs, output)
 
     def _factors(self, pair: LazyConstant, shape: tuple[int, ...]) -> tuple[View, View]:
         """Return scale and shift of an AFFINE layer as values, repeated over all axes except the channels."""
@@ -173,3 +181,117 @@ class _Finish:
             self._values[constant.name] = constant_value(constant)
         axes = tuple(ViewAxis(size, 0 if axis == 1 else None) for axis, size in enumerate(shape))
         return View(scale.name, (0,), axes), View(shift.name, (0,), axes)
+
+
+def _ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dict[str, tuple[int, ...]]:
+    """Return the memory order of every value."""
+    innermost: dict[str, int] = {}
+    spread: list[HardwareLayer] = []
+    for layer in layers:
+        if layer.function in _OF_MAPS and not layer.matrix:
+            for view in (layer.inputs[0], layer.output, *layer.reads[1:]):
+                _note(innermost, values, view, 1)
+        if layer.function in _ELEMENTWISE or layer.residual is not None:
+            spread.append(layer)
+    changed = True
+    while changed:
+        changed = False
+        for layer in (*spread, *reversed(spread)):
+            changed = _pass_on(innermost, values, layer) or changed
+    return {name: _order(value, innermost.get(name)) for name, value in values.items()}
+
+
+def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, axis: int) -> bool:
+    """Make this axis of a view the innermost of its value, unless another axis is already."""
+    base = view.axes[axis].base
+    value = values[view.value]
+    if base is None or view.value in innermost or len(value.shape) < _SMALLEST_RANK or value.shape[base] == 1:
+        return False
+    innermost[view.value] = base
+    return True
+
+
+def _pass_on(innermost: dict[str, int], values: Mapping[str, Value], layer: HardwareLayer) -> bool:
+    """Pass the innermost axis of one view of a layer on to the others; return whether anything changed."""
+    changed = False
+    linked = [view for view in (layer.output, *layer.reads) if len(view.axes) == len(layer.output.axes)]
+    for view in linked:
+        base = innermost.get(view.value)
+        axis = next((place for place, item in enumerate(view.axes) if base is not None and item.base == base), None)
+        if axis is not None:
+            for other in linked:
+                changed = _note(innermost, values, other, axis) or changed
+    return changed
+
+
+def _order(value: Value, innermost: int | None) -> tuple[int, ...]:
+    axes = range(len(value.shape))
+    if innermost is None or value.kind == "input" or value.is_output:
+        return tuple(axes)
+    return (*(axis for axis in axes if axis != innermost), innermost)
+
+
+def _within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tuple[View, ...], View]:
+    """Return inputs and output of a layer with at most as many axes as a command has.
+
+    Elementwise layers drop axes of size 1 and merge axes that merge in all their views. Raises UnsupportedOperator if
+    too many axes remain.
+    """
+    if draft.layer.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
+        output, *inputs = views.compacted((output, *inputs))
+    # Products, windows and gathers loop over their leading axes: these do not count.
+    if draft.layer.function is Function.GATHER:
+        ranks = [len(inputs[0].axes)]
+    else:
+        ranks = [] if draft.layer.function.multiplies else [len(view.axes) for view in (output, *inputs)]
+    if max(ranks, default=0) > MAX_RANK:
+        raise unsupported(draft.node, f"It needs a view with more than {MAX_RANK} axes ({max(ranks)})")
+    return tuple(inputs), output
+
+
+def _check_value(draft: Draft, value: Value) -> None:
+    """Raise UnsupportedOperator if a value of a layer is empty, or has too many axes to move."""
+    _check_elements(draft, value.shape)
+    shown = value.is_output or value.kind == "input"  # the host accesses those with all their axes
+    axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
+    if axes > MAX_RANK:
+        raise unsupported(draft.node, f"It takes a tensor with more than {MAX_RANK} axes ({axes})")
+
+
+def _check_elements(draft: Draft, shape: Sequence[int]) -> None:
+    """Raise UnsupportedOperator for a shape without elements."""
+    if any(size < 1 for size in shape):
+        raise unsupported(draft.node, f"It reads or writes a tensor without elements, of shape {list(shape)}")
+
+
+def _check_types(draft: Draft, operands: Sequence[Value]) -> None:
+    """Raise UnsupportedOperator for factors that no unit multiplies; `operands` are the output and the inputs.
+
+    The `data_type` of a machine replaces float32 when it computes.
+    """
+    settings, weights = draft.layer.settings, () if draft.layer.weights is None else (draft.layer.weights,)
+    if not draft.layer.function.multiplies:
+        return
+    output, *inputs = operands
+    kinds = [value.dtype for value in (*inputs, *weights)][:2]
+    if all(kind in BYTES for kind in kinds) and (draft.product is not None or settings.quantised_first.scale):
+        return
+    codes = settings.quantised_first, settings.quantised_second
+    types = {DataType.FLOAT32 if code.scale else kind for kind, code in zip(kinds, codes, strict=True)}
+    if not settings.quantised_target.scale:
+        types.add(output.dtype)
+    other = next((kind for kind in sorted(types) if kind not in _MULTIPLIED), None)
+    if other is not None:
+        known = "only float32, float16, and integers of 8 and 16 bits with scales are supported"
+        raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; {known}")
+    if len(types) > 1:
+        raise unsupported(draft.node, "It multiplies float16 and float32; only factors of one type are supported")
+
+
+def _check_window(draft: Draft) -> None:
+    """Raise UnsupportedOperator for kernels, strides, dilations and padding that no instruction can encode."""
+    settings = draft.layer.settings
+    for name, most in (("kernel", MAX_WINDOW), ("stride", MAX_WINDOW), ("dilation", MAX_WINDOW), ("pad", MAX_PAD)):
+        largest = max(getattr(settings, name))
+        if largest > most:
+            raise unsupported(draft.node, f"Its {name} is {largest}; the largest possible is {most}")

@@ -38,7 +38,8 @@ LAYERS = {
     "vit_tiny": 138,
     "bert_mini": 60,
 }
-QUICK = ("dscnn", "bert_mini", "shufflenet", "squeezenet", "mobilenetv2")
+QUICK = ("dscnn", "bert_mini")
+"""The values of other networks are compared in programs that are compiled from their graphs."""
 
 
 @functools.cache
@@ -73,16 +74,11 @@ def assert_as_runtime(name: str) -> None:
         assert np.abs(found[output.name] - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in BUILTIN_NAMES]
+)
 def test_networks_compute_what_onnx_runtime_does(name: str) -> None:
-    """Graphs of the quick networks compute what ONNX Runtime computes, with varied weights."""
-    assert_as_runtime(name)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in BUILTIN_NAMES if name not in QUICK])
-def test_large_networks_compute_what_onnx_runtime_does(name: str) -> None:
-    """Graphs of the slow networks compute what ONNX Runtime computes, with varied weights."""
+    """Graphs of networks compute what ONNX Runtime computes, with varied weights."""
     assert_as_runtime(name)
 
 

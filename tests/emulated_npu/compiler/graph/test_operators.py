@@ -192,6 +192,16 @@ def test_scattering_to_constant_places() -> None:
         imported(proto, {"x": x})
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_reductions_of_integers_leave_other_places_alone(reduction: str, kind: type[np.generic]) -> None:
+    """A reduction of constant integers changes only the places that have updates, however small or large these are."""
+    x, last = np.arange(6).reshape(3, 2).astype(kind), int(np.iinfo(kind).max)
+    constants = {"i": np.array([[1, 1], [1, 1]], np.int64), "u": np.array([[1, 2], [last, 0]], kind)}
+    made = node("ScatterElements", "x i u", "y", reduction=reduction)
+    imported(model([made], {"x": x}, constants, opset=18), {"x": x})
+
+
 @pytest.mark.parametrize("axis", [0, -1])
 def test_one_hot_codes(axis: int) -> None:
     """OneHot takes computed indices, also negative ones and ones outside; Hardmax finds the largest element."""

@@ -99,7 +99,7 @@ def test_machines_of_other_types() -> None:
 def test_many_groups(shape: tuple[int, ...], weights: tuple[int, ...], group: int, depthwise: bool) -> None:
     """A forced DFT accepts any number of groups; groups of one channel share a layer."""
     network = convolution(shape, weights, group=group, pads=[weights[2] // 2] * 4)
-    compiled = by_dft(network, 13 if depthwise else 5)
+    compiled = by_dft(network, 13 if depthwise else 5, chains="layers")
     assert [one.blocks.groups for one in compiled.graph.dft] == [group]
     assert (len(compiled.graph.dft[0].products) < group) is depthwise
     assert not direct_convolutions(compiled.graph)

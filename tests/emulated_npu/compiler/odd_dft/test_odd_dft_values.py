@@ -22,7 +22,7 @@ def test_kernels_and_blocks(kernel: int) -> None:
     network = convolution((1, 2, 19, 26), (3, 2, kernel, kernel), pads=[kernel // 2] * 4)
     for length in LENGTHS:
         if length >= kernel:
-            compiled = by_dft(network, length, dft_kernels="llc")
+            compiled = by_dft(network, length, dft_kernels="llc", chains="layers")
             assert compiled.graph.dft[0].blocks.length == length
             assert error_of(network, compiled) <= TOLERANCE, length
 
@@ -40,7 +40,8 @@ def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
     length = data.draw(st.sampled_from([n for n in range(3, 18, 2) if n >= max(kernel)]), "length")
     weights = (outputs, channels // groups, *kernel)
     network = convolution((pictures, channels, *size), weights, pads=pads, group=groups)
-    compiled = by_dft(network, length, dft_kernels=data.draw(st.sampled_from(["llc", "ddr"]), "level"))
+    level, chains = (data.draw(st.sampled_from(names)) for names in (["llc", "ddr"], ["layers", "auto"]))
+    compiled = by_dft(network, length, dft_kernels=level, chains=chains)
     assert len(compiled.graph.dft) == 1
     assert error_of(network, compiled) <= TOLERANCE
 
@@ -59,7 +60,8 @@ def test_small_machines(data: st.DataObject) -> None:
     network = convolution((1, channels, size, size), (outputs, channels, kernel, kernel), pads=[kernel // 2] * 4)
     machine = small_machine(nb_bytes=data.draw(st.sampled_from([6, 12, 40]), "NB") << 10, sb_bytes=6 << 10)
     try:
-        compiled = by_dft(network, data.draw(st.sampled_from([5, 7, 9]), "length"), machine)
+        length, chains = (data.draw(st.sampled_from(choices)) for choices in ([5, 7, 9], ["layers", "auto"]))
+        compiled = by_dft(network, length, machine, chains=chains)
     except DoesNotFit:
         event("does not fit")
         assume(False)

@@ -62,6 +62,22 @@ def _hoard(size_bytes: int) -> None:
     NullBackend.load = hoarding  # type: ignore[method-assign]
 
 
+def _hang(operator: str) -> None:
+    import threading
+
+    from device_agents.backends.null import NullBackend
+
+    load = NullBackend.load
+
+    def hanging(self, request):  # type: ignore[no-untyped-def]
+        if operator.encode() in request.model:
+            threading.Event().wait()
+        return load(self, request)
+
+    NullBackend.load = hanging  # type: ignore[method-assign]
+    NullBackend.loads_at_once = lambda _: 2  # type: ignore[attr-defined]
+
+
 def _distort(kind: str) -> None:
     import random
 
@@ -95,5 +111,7 @@ if _IS_WORKER and "refuses" in _FAULTS:
     _refuse(_FAULTS["refuses"], _FAULTS["reason"], _FAULTS.get("after_loads", 0))
 if _IS_WORKER and "hoards_bytes" in _FAULTS:
     _hoard(_FAULTS["hoards_bytes"])
+if _IS_WORKER and "hangs" in _FAULTS:
+    _hang(_FAULTS["hangs"])
 if _IS_WORKER and "distorts" in _FAULTS:
     _distort(_FAULTS["distorts"])

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import derived, known
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, derived, known, number_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType, Function
 from device_agents.emulated_npu.unit_settings import Binary, Reduction, Settings
 
@@ -239,13 +239,13 @@ def _hardmax(build: Builder, node: OnnxNode) -> None:
     build.copy(build.divided(chosen, output.shape), output)
 
 
-_COMBINED: Mapping[str, tuple[Binary, float]] = {
-    "add": (Binary.ADD, 0.0),
-    "mul": (Binary.MULTIPLY, 1.0),
-    "max": (Binary.MAXIMUM, float("-inf")),
-    "min": (Binary.MINIMUM, float("inf")),
+_COMBINED: Mapping[str, tuple[Binary, np.ufunc, float]] = {
+    "add": (Binary.ADD, np.add, 0.0),
+    "mul": (Binary.MULTIPLY, np.multiply, 1.0),
+    "max": (Binary.MAXIMUM, np.maximum, -math.inf),
+    "min": (Binary.MINIMUM, np.minimum, math.inf),
 }
-"""Reductions of scattered values: the function that combines them with the tensor, and what changes nothing."""
+"""Reductions of scattered values: the functions of the machine and of numpy that combine them, and their neutral."""
 
 
 def _scatter(numbers: Callable[[OnnxNode, Array, tuple[int, ...]], Array]) -> Handler:
@@ -278,17 +278,20 @@ def _combined(build: Builder, node: OnnxNode, places: Array, reduction: str) -> 
     if reduction not in _COMBINED:
         raise unsupported(node, f"Its reduction is {reduction[:40]!r}")
     source = build.view(node.inputs[0])
-    mode, neutral = _COMBINED[reduction]
+    kind = build.dtype(source)
+    if kind is DataType.BOOL:
+        raise unsupported(node, "It reduces elements of type bool")
+    mode, function, neutral = _COMBINED[reduction]
     updates = build.parameter(node.inputs[2], "update")
-    function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+    dtype = np.dtype(np.float64) if kind in FLOATS else NUMPY_TYPES[kind]
 
     def spread(array: Array) -> Array:
-        found = np.full(math.prod(source.shape), neutral)
-        function.at(found, places.reshape(-1), np.asarray(array, np.float64).reshape(-1))
+        found = np.full(math.prod(source.shape), number_of(neutral, dtype))
+        function.at(found, places.reshape(-1), np.asarray(array, dtype).reshape(-1))
         return found.reshape(source.shape)
 
     name = f"{node.outputs[0]}.updates"
-    second = build.constant_view(derived(name, source.shape, build.dtype(source), (updates,), spread))
+    second = build.constant_view(derived(name, source.shape, kind, (updates,), spread))
     build.binary(mode, source, second, build.result())
 
 

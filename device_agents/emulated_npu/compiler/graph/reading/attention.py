@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
 from device_agents.emulated_npu.compiler.graph.reading.packed_weights import scaled_product
 from device_agents.emulated_npu.compiler.graph.reading.rotation import Rotation, embedding
 from device_agents.emulated_npu.numpy_types import Array
@@ -37,7 +37,7 @@ class _Heads:
         return self.batch, self.count, self.rows, self.size
 
 
-def _heads(found: Body, tensor: str, shape: Sequence[int], count: int) -> _Heads:
+def _heads(found: Decomposition, tensor: str, shape: Sequence[int], count: int) -> _Heads:
     """Divide the last axis of a tensor (batch, rows, count * size) into heads."""
     batch, rows, width = shape
     if count < 1 or width % count:
@@ -47,7 +47,7 @@ def _heads(found: Body, tensor: str, shape: Sequence[int], count: int) -> _Heads
     return _Heads(found.transposed(divided, (0, 2, 1, 3)), batch, count, rows, size)
 
 
-def _behind(found: Body, past: str, heads: _Heads, rows: int) -> _Heads:
+def _behind(found: Decomposition, past: str, heads: _Heads, rows: int) -> _Heads:
     """Prepend the rows of the past to the new ones."""
     if not rows:
         return heads
@@ -56,7 +56,7 @@ def _behind(found: Body, past: str, heads: _Heads, rows: int) -> _Heads:
 
 
 def _attended(
-    found: Body, queries: _Heads, keys: _Heads, values: _Heads, biases: Sequence[str], sink: str = ""
+    found: Decomposition, queries: _Heads, keys: _Heads, values: _Heads, biases: Sequence[str], sink: str = ""
 ) -> None:
     """Bind the result (batch, rows, heads * size); `sink` has another product for the softmax of each head."""
     given, repeats = found.attributes(), queries.count // keys.count
@@ -93,7 +93,7 @@ def _attended(
     found.bound(found.reshaped(rows, (queries.batch, queries.rows, queries.count * values.size)))
 
 
-def _softmax(found: Body, scores: str, shape: Sequence[int], sink: str) -> str:
+def _softmax(found: Decomposition, scores: str, shape: Sequence[int], sink: str) -> str:
     if not sink:
         return found.compute("Softmax", [scores], {"axis": -1})
     spread = found.compute("Expand", [sink, found.integers((*shape[:3], 1))])
@@ -109,7 +109,7 @@ def _causal(queries: _Heads, keys: _Heads, past: int, window: int = -1) -> Array
     return read
 
 
-def _mask(found: Body, place: int, queries: _Heads, keys: _Heads, past: int) -> list[str]:
+def _mask(found: Decomposition, place: int, queries: _Heads, keys: _Heads, past: int) -> list[str]:
     """Return what is added to the products, (batch or 1, 1, rows or 1, keys): none, or one tensor."""
     given, mask = found.attributes(), ""
     if found.input(place):
@@ -126,7 +126,7 @@ def _mask(found: Body, place: int, queries: _Heads, keys: _Heads, past: int) -> 
     return [mask] if mask else []
 
 
-def _of_padding(found: Body, place: int, queries: _Heads, keys: _Heads) -> str:
+def _of_padding(found: Decomposition, place: int, queries: _Heads, keys: _Heads) -> str:
     """Return the mask of padded keys: ones and zeros for keys, or ends of sequences, and then their starts."""
     shape, filled = found.shape(place, 1, 2, 3), found.attributes().get("mask_filter_value", _MASKED)
     batch, places = queries.batch, found.constant(np.arange(keys.rows, dtype=np.int32))
@@ -147,7 +147,7 @@ def _of_padding(found: Body, place: int, queries: _Heads, keys: _Heads) -> str:
     return found.compute("Where", [read, found.number(0.0), found.number(max(filled, lowest))])
 
 
-def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
+def _of_one_input(found: Decomposition, product: str, places: tuple[int, int]) -> None:
     """Decompose Attention after the product of its input and weights; `places` are those of mask and past."""
     batch, rows, _ = found.shape(0, 3)
     given, width = found.attributes(), found.shape(1, 2)[1]
@@ -178,14 +178,14 @@ def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
     _attended(found, queries, keys, values, biases)
 
 
-def _attention(found: Body) -> None:
+def _attention(found: Decomposition) -> None:
     product = found.compute("MatMul", [found.required(0), found.required(1)])
     if found.input(2):
         product = found.compute("Add", [product, found.input(2)])
     _of_one_input(found, product, (3, 4))
 
 
-def _given_heads(found: Body, place: int, shape: tuple[int, ...], offset: int) -> _Heads:
+def _given_heads(found: Decomposition, place: int, shape: tuple[int, ...], offset: int) -> _Heads:
     """Return queries, keys or values (batch, rows, heads * size), plus their part of the bias, or by heads."""
     tensor, count = found.required(place), found.attributes().get("num_heads", 0)
     if len(shape) == 4:
@@ -195,8 +195,8 @@ def _given_heads(found: Body, place: int, shape: tuple[int, ...], offset: int) -
     return _heads(found, tensor, shape, count)
 
 
-def _several_inputs(found: Body) -> None:
-    """Stand for MultiHeadAttention, whose queries, keys and values are inputs."""
+def _several_inputs(found: Decomposition) -> None:
+    """Decompose MultiHeadAttention, whose queries, keys and values are inputs."""
     if any(map(found.input, (8, 9))) or found.output(3):
         raise found.unsupported("The compiler does not support its shared past, its beams, or its output of products")
     if found.required(0) and not (found.input(1) and found.input(2)):
@@ -215,7 +215,7 @@ def _several_inputs(found: Body) -> None:
     _attended(found, queries, keys, values, biases)
 
 
-def _grouped(found: Body) -> None:
+def _grouped(found: Decomposition) -> None:
     """Decompose GroupQueryAttention: keys and values go after the past, or to their place in a buffer."""
     given, (batch, rows, width) = found.attributes(), found.shape(0, 3)
     count, pairs = given.get("num_heads", 0), given.get("kv_num_heads", 0)
@@ -255,7 +255,7 @@ def _grouped(found: Body) -> None:
     _attended(found, queries, keys, values, biases, _sink(found, count))
 
 
-def _parts(found: Body, shape: tuple[int, int, int], count: int, pairs: int) -> list[_Heads]:
+def _parts(found: Decomposition, shape: tuple[int, int, int], count: int, pairs: int) -> list[_Heads]:
     """Return queries, keys and values of a GroupQueryAttention: three inputs, or columns of one."""
     batch, rows, width = shape
     if found.input(1):
@@ -271,7 +271,7 @@ def _parts(found: Body, shape: tuple[int, int, int], count: int, pairs: int) -> 
     return parts
 
 
-def _sink(found: Body, count: int) -> str:
+def _sink(found: Decomposition, count: int) -> str:
     """Return the product of the sink of each head, (1, heads, 1, 1); "" if there is none."""
     if found.input(11):
         return found.reshaped(found.input(11), (1, count, 1, 1))
@@ -280,14 +280,14 @@ def _sink(found: Body, count: int) -> str:
     return ""
 
 
-def _of_integers(found: Body) -> None:
-    """Stand for QAttention, whose product has integer factors."""
+def _of_integers(found: Decomposition) -> None:
+    """Decompose QAttention, whose product has integer factors."""
     factors = [found.required(0), found.required(1), found.input(6), found.input(7)]
     product = scaled_product(found, factors, [found.required(3), found.required(4)], found.required(2))
     _of_one_input(found, product, (5, 8))
 
 
-BODIES: Mapping[str, Stand] = {
+DECOMPOSITIONS: Mapping[str, Decompose] = {
     "Attention": _attention,
     "MultiHeadAttention": _several_inputs,
     "GroupQueryAttention": _grouped,

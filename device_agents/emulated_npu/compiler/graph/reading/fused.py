@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from device_agents.emulated_npu.compiler.graph.reading.body import PARAMETERS, Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import PARAMETERS, Decompose, Decomposition
 
 _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"": (),
@@ -21,15 +21,15 @@ _BOUNDS_ARE_INPUTS = 11
 """The opset from which the bounds of Clip are inputs."""
 
 
-def _gelu(found: Body, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
+def _gelu(found: Decomposition, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
     read = found.required(0)
     if found.input(1):
         read = found.compute("Add", [read, found.input(1)], {})
     found.bound(found.compute(op, [read], attributes))
 
 
-def _product(found: Body) -> None:
-    """Stand for FusedMatMul: axes of its factors may be transposed, and the product scaled."""
+def _product(found: Decomposition) -> None:
+    """Decompose FusedMatMul: axes of its factors may be transposed, and the product scaled."""
     given, factors = found.attributes(), []
     ranks = [len(found.types[found.required(place)].shape) for place in range(2)]
     batches = given.get("transBatchA") or given.get("transBatchB")
@@ -50,7 +50,7 @@ def _product(found: Body) -> None:
     found.bound(product)
 
 
-def _activated(found: Body, numbers: str, parameters: Sequence[float]) -> None:
+def _activated(found: Decomposition, numbers: str, parameters: Sequence[float]) -> None:
     activation = found.attributes().get("activation", b"")
     if activation not in _ACTIVATIONS:
         raise found.unsupported(
@@ -66,8 +66,8 @@ def _activated(found: Body, numbers: str, parameters: Sequence[float]) -> None:
     found.bound(numbers)
 
 
-def _convolution(found: Body) -> None:
-    """Stand for FusedConv: a convolution, a sum, and an activation."""
+def _convolution(found: Decomposition) -> None:
+    """Decompose FusedConv: a convolution, a sum, and an activation."""
     attributes = found.attributes("activation", "activation_params")
     numbers = found.compute("Conv", [name for name in map(found.input, range(3)) if name], attributes)
     if found.input(3):
@@ -75,8 +75,8 @@ def _convolution(found: Body) -> None:
     _activated(found, numbers, found.attributes().get("activation_params", ()))
 
 
-def _gemm(found: Body) -> None:
-    """Stand for FusedGemm; a Gemm has a third input in all opsets, which counts nothing with beta 0."""
+def _gemm(found: Decomposition) -> None:
+    """Decompose FusedGemm; a Gemm has a third input in all opsets, which counts nothing with beta 0."""
     given, attributes = found.attributes(), found.attributes("activation", *PARAMETERS)
     if not found.input(2):
         attributes["beta"] = 0.0
@@ -85,10 +85,10 @@ def _gemm(found: Body) -> None:
     _activated(found, numbers, [given[name] for name in PARAMETERS[:2] if name in given])
 
 
-def _normalised_sum(op: str, biases: tuple[int, ...]) -> Stand:
+def _normalised_sum(op: str, biases: tuple[int, ...]) -> Decompose:
     """Return the nodes of a normalised sum; the last of `biases` is added to the sum, the others afterwards."""
 
-    def stand(found: Body) -> None:
+    def decompose(found: Decomposition) -> None:
         if any(found.node.output[1:3]):
             raise found.unsupported("The compiler does not compute its outputs of mean and variance")
         *shifts, bias = biases
@@ -102,10 +102,10 @@ def _normalised_sum(op: str, biases: tuple[int, ...]) -> Stand:
         found.bound(normal)
         found.bound(total, 3)
 
-    return stand
+    return decompose
 
 
-BODIES: Mapping[str, Stand] = {
+DECOMPOSITIONS: Mapping[str, Decompose] = {
     "Gelu": lambda found: _gelu(found, {}),
     "BiasGelu": lambda found: _gelu(found, {}),
     "FastGelu": lambda found: _gelu(found, {"approximate": "tanh"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,15 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading import quantised, stand_ins
-from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading import (
+    attention,
+    fused,
+    packed_weights,
+    quantised,
+    sampled,
+    scattered,
+)
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
     RUNTIME,
@@ -44,9 +51,17 @@ _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
 """The maximum number of nodes after decomposition: a small file can have functions that call each other very often."""
-
 IsWhole = Callable[[NodeProto], bool]
 """Returns whether a node is compiled as it is; other nodes are replaced by the functions that define them."""
+_DECOMPOSITIONS: Mapping[tuple[str, str], Decompose] = {
+    **quantised.DECOMPOSITIONS,
+    ("", "GridSample"): sampled.grid_sample,
+    **{
+        (RUNTIME, operator): decompose
+        for several in (fused.DECOMPOSITIONS, attention.DECOMPOSITIONS, packed_weights.DECOMPOSITIONS)
+        for operator, decompose in several.items()
+    },
+}
 
 
 def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
@@ -72,7 +87,7 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
 
 def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
     node = quantised.standard(node)
-    return is_whole(node) or stand_ins.defines(node) or functions.defines(node)
+    return is_whole(node) or _is_decomposed(node) or functions.defines(node)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -163,16 +178,16 @@ class _ModelReader:
         """Fold a node, keep it, or visit the nodes that replace it."""
         node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
-        stand = stand_ins.stand_in(node, self._constants, self._types.known)
-        if stand is None and _is_constant(node, self._constants):
+        decompose = _decomposition_of(node, self._constants, self._types.known)
+        if decompose is None and _is_constant(node, self._constants):
             self._add_types(node)
             self._fold(node, kept)
             self._free.append(name)
         elif _is_resolved(node, self._constants):
             self._visit_all(self._branch(node, kept), kept, depth)
-        elif stand is not None:
+        elif decompose is not None:
             self._check_typed(kept)
-            self._visit_all(self._stand_ins(stand, node, name), kept, depth)
+            self._visit_all(self._decomposed(decompose, node, name), kept, depth)
         elif self._is_whole(node):
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
@@ -196,15 +211,15 @@ class _ModelReader:
             self._origins[name] = origin
             self._visit(node, name, whole.part_of or whole.op, depth + 1)
 
-    def _stand_ins(self, stand: Stand, node: NodeProto, name: str) -> list[NodeProto]:
+    def _decomposed(self, decompose: Decompose, node: NodeProto, name: str) -> list[NodeProto]:
         """Return the nodes that replace a node; names of their own tensors begin with `name`.
 
         Raises InvalidModel if the node lacks an operand or has a wrong attribute, UnsupportedOperator if no nodes of
         ONNX have its results.
         """
-        found = Body(node, name, self._types.known, self._opsets[""], self._value)
+        found = Decomposition(node, name, self._types.known, self._opsets[""], self._value)
         found.check_attributes()
-        stand(found)
+        decompose(found)
         return found.nodes
 
     def _check_typed(self, node: OnnxNode) -> None:
@@ -302,3 +317,18 @@ def _constant_value(node: NodeProto) -> Any:
         if item.name in ("value_int", "value_ints"):
             return np.asarray(helper.get_attribute_value(item), np.int64)
     return None
+
+
+def _is_decomposed(node: NodeProto) -> bool:
+    """Return whether a node can be decomposed; one on maps with channels last cannot."""
+    by_rows = any(item.name == "channels_last" and item.i for item in node.attribute)
+    return (node.domain, node.op_type) in _DECOMPOSITIONS and not by_rows
+
+
+def _decomposition_of(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> Decompose | None:
+    """Return the function that adds the decomposition of a node, or None for a node that needs none."""
+    if quantised.has_computed_zero(node, constants, types):
+        return quantised.moved_product
+    if not node.domain and node.op_type in scattered.DECOMPOSITIONS:
+        return scattered.DECOMPOSITIONS[node.op_type] if scattered.is_computed(node, constants) else None
+    return _DECOMPOSITIONS[node.domain, node.op_type] if _is_decomposed(node) else None

@@ -9,14 +9,14 @@ import numpy as np
 from onnx import TensorProto
 
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS
-from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
 from device_agents.emulated_npu.compiler.graph.reading.fused import EPSILON
 
 _NUMBER = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16}
 
 
-def _few_bits(found: Body) -> None:
-    """Stand for MatMulNBits: blocks of a row of weights have one scale and one zero point each."""
+def _few_bits(found: Decomposition) -> None:
+    """Decompose MatMulNBits: blocks of a row of weights have one scale and one zero point each."""
     given = found.attributes()
     try:
         columns, rows, bits, block = (int(given[name]) for name in ("N", "K", "bits", "block_size"))
@@ -47,14 +47,14 @@ def _few_bits(found: Body) -> None:
     found.bound(product)
 
 
-def _check_size(found: Body, place: int, wanted: int) -> None:
+def _check_size(found: Decomposition, place: int, wanted: int) -> None:
     """Raise InvalidModel if an input has another number of elements than the attributes say."""
     size = math.prod(found.types[found.required(place)].shape)
     if size != wanted:
         raise found.invalid(f"Its input {place} has {size} elements; N, K, bits and block_size need {wanted}")
 
 
-def _unpacked(found: Body, tensor: str, bits: int, shape: tuple[int, int, int]) -> str:
+def _unpacked(found: Decomposition, tensor: str, bits: int, shape: tuple[int, int, int]) -> str:
     """Return numbers from bytes that hold several, the first one in the lowest bits; rows end with a byte."""
     _, blocks, block = shape
     whole, parts = found.compute("Cast", [tensor], {"to": TensorProto.INT32}), 8 // bits
@@ -73,20 +73,20 @@ def _unpacked(found: Body, tensor: str, bits: int, shape: tuple[int, int, int]) 
     return found.reshaped(numbers, shape)
 
 
-def _scaled_integers(found: Body) -> None:
-    """Stand for MatMulIntegerToFloat: a product of integers, its scales, and a bias."""
+def _scaled_integers(found: Decomposition) -> None:
+    """Decompose MatMulIntegerToFloat: a product of integers, its scales, and a bias."""
     factors = [found.required(0), found.required(1), found.input(4), found.input(5)]
     found.bound(scaled_product(found, factors, [found.required(2), found.required(3)], found.input(6)))
 
 
-def _dynamic(found: Body) -> None:
-    """Stand for DynamicQuantizeMatMul, whose first factor becomes integers of 8 bits first."""
+def _dynamic(found: Decomposition) -> None:
+    """Decompose DynamicQuantizeMatMul, whose first factor becomes integers of 8 bits first."""
     first, scale, zero = found.compute_several("DynamicQuantizeLinear", [found.required(0)], 3)
     factors = [first, found.required(1), zero, found.input(3)]
     found.bound(scaled_product(found, factors, [scale, found.required(2)], found.input(4)))
 
 
-def scaled_product(found: Body, factors: list[str], scales: list[str], bias: str) -> str:
+def scaled_product(found: Decomposition, factors: list[str], scales: list[str], bias: str) -> str:
     """Return a product of integers, which may have zero points, times two scales, plus a bias if there is one."""
     while not factors[-1]:
         factors = factors[:-1]
@@ -95,8 +95,8 @@ def scaled_product(found: Body, factors: list[str], scales: list[str], bias: str
     return found.compute("Add", [product, bias]) if bias else product
 
 
-def _embedded(found: Body) -> None:
-    """Stand for EmbedLayerNormalization: rows of three tables by words, places and segments, added and normalised."""
+def _embedded(found: Decomposition) -> None:
+    """Decompose EmbedLayerNormalization: rows of three tables by words, places and segments, added and normalised."""
     batch, rows = found.shape(0, 2)
     total = found.compute("Gather", [found.required(2), found.required(0)], {"axis": 0})
     if found.input(8):
@@ -117,7 +117,7 @@ def _embedded(found: Body) -> None:
     found.bound(total, 2)
 
 
-BODIES: Mapping[str, Stand] = {
+DECOMPOSITIONS: Mapping[str, Decompose] = {
     "MatMulNBits": _few_bits,
     "MatMulIntegerToFloat": _scaled_integers,
     "DynamicQuantizeMatMul": _dynamic,

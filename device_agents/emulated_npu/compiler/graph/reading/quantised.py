@@ -14,7 +14,12 @@ from onnx import NodeProto, TensorProto
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading.body import DEQUANTIZE, QUANTIZE, Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import (
+    DEQUANTIZE,
+    QUANTIZE,
+    Decompose,
+    Decomposition,
+)
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
@@ -94,8 +99,8 @@ def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mappin
     return all(len(types[name].shape) <= rank for name in node.input[2:] if name in types)
 
 
-def moved_product(found: Body) -> None:
-    """Stand for a product whose first zero point is computed.
+def moved_product(found: Decomposition) -> None:
+    """Decompose a product whose first zero point is computed.
 
     They subtract the product of the zero point by the second factor from the product of the integers. Zero points of
     the columns of a matrix are subtracted in the same way, times the sums of rows.
@@ -119,8 +124,8 @@ def moved_product(found: Body) -> None:
     found.bound(product)
 
 
-def _convolution(found: Body) -> None:
-    """Stand for QLinearConv; its bias has the scale of the products."""
+def _convolution(found: Decomposition) -> None:
+    """Decompose QLinearConv; its bias has the scale of the products."""
     operands = [found.operand(0), found.operand(3, axis=0)]
     if found.input(8):
         scale = found.compute("Mul", [found.input(1), found.input(4)], {})
@@ -128,14 +133,14 @@ def _convolution(found: Body) -> None:
     found.result(found.compute("Conv", operands, found.attributes()), 6)
 
 
-def _product(found: Body) -> None:
-    """Stand for QLinearMatMul; several scales are those of rows and of columns."""
+def _product(found: Decomposition) -> None:
+    """Decompose QLinearMatMul; several scales are those of rows and of columns."""
     operands = [found.operand(0, axis=-2), found.operand(3, axis=-1)]
     found.result(found.compute("MatMul", operands, {}), 6)
 
 
-def _gemm(found: Body) -> None:
-    """Stand for QGemm, whose product may stay numbers."""
+def _gemm(found: Decomposition) -> None:
+    """Decompose QGemm, whose product may stay numbers."""
     attributes = found.attributes()
     operands = [found.operand(0), found.operand(3, axis=0 if attributes.get("transB") else 1)]
     if found.input(6):
@@ -148,27 +153,27 @@ def _gemm(found: Body) -> None:
         found.bound(numbers)
 
 
-def _of_two(op: str) -> Stand:
-    def stand(found: Body) -> None:
+def _of_two(op: str) -> Decompose:
+    def decompose(found: Decomposition) -> None:
         found.result(found.compute(op, [found.operand(0), found.operand(3)], {}), 6)
 
-    return stand
+    return decompose
 
 
-def _of_one(op: str, *without: str) -> Stand:
-    def stand(found: Body) -> None:
+def _of_one(op: str, *without: str) -> Decompose:
+    def decompose(found: Decomposition) -> None:
         found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
 
-    return stand
+    return decompose
 
 
-def _concatenation(found: Body) -> None:
-    """Stand for QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each part."""
+def _concatenation(found: Decomposition) -> None:
+    """Decompose QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each part."""
     parts = [found.operand(place) for place in range(2, len(found.node.input), 3)]
     found.result(found.compute("Concat", parts, found.attributes()), 0)
 
 
-BODIES: Mapping[tuple[str, str], Stand] = {
+DECOMPOSITIONS: Mapping[tuple[str, str], Decompose] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
     (RUNTIME, "QGemm"): _gemm,

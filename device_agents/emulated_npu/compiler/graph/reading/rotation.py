@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.compiler.graph.reading.body import Body
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decomposition
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Rotation:
     interleaved: bool
 
     @classmethod
-    def of(cls, found: Body, places: tuple[int, int, int], rows: int, first: int = 0) -> Rotation:
+    def of(cls, found: Decomposition, places: tuple[int, int, int], rows: int, first: int = 0) -> Rotation:
         """Read the inputs of a node: `places` are those of the tables and of the positions, of which there are `rows`.
 
         Without positions, they count from `first`.
@@ -41,7 +41,7 @@ class Rotation:
         is_interleaved = given.get("interleaved", 0) or given.get("rotary_interleaved", 0)
         return cls(turned[0], turned[1], pairs, bool(is_interleaved))
 
-    def turned(self, found: Body, tensor: str, shape: Sequence[int]) -> str:
+    def turned(self, found: Decomposition, tensor: str, shape: Sequence[int]) -> str:
         """Return a tensor (batch, heads, rows, size) with the first elements of each row turned."""
         size, width = shape[3], 2 * self.pairs
         if width > size:
@@ -62,7 +62,7 @@ class Rotation:
         rest = [found.sliced(tensor, 3, width, size)] if width < size else []
         return found.joined([*halves, *rest], 3)
 
-    def _halves(self, found: Body, part: str, shape: Sequence[int]) -> tuple[str, str]:
+    def _halves(self, found: Decomposition, part: str, shape: Sequence[int]) -> tuple[str, str]:
         """Return the first and the second elements of the pairs."""
         if not self.interleaved:
             return found.sliced(part, 3, 0, self.pairs), found.sliced(part, 3, self.pairs, 2 * self.pairs)
@@ -73,8 +73,8 @@ class Rotation:
         return first, second
 
 
-def embedding(found: Body) -> None:
-    """Stand for RotaryEmbedding of a tensor by rows, or by heads."""
+def embedding(found: Decomposition) -> None:
+    """Decompose RotaryEmbedding of a tensor by rows, or by heads."""
     shape, pairs = found.shape(0, 3, 4), found.shape(2, 2)[1]
     count, tensor = found.attributes().get("num_heads", 0), found.required(0)
     rows = shape[-2]

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS
-from device_agents.emulated_npu.compiler.graph.reading.body import Body
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decomposition
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType
 
@@ -39,7 +39,7 @@ Tap = tuple[str, str]
 class _Axis:
     """An axis of the map, as the nodes of `found` read positions on it."""
 
-    found: Body
+    found: Decomposition
     size: int
     mode: str
     padding: str
@@ -107,8 +107,8 @@ class _Axis:
         return self.found.compute("Cast", [bounded], {"to": TensorProto.INT64}), weight
 
 
-def grid_sample(found: Body) -> None:
-    """Stand for GridSample along one to three axes."""
+def grid_sample(found: Decomposition) -> None:
+    """Decompose GridSample along one to three axes."""
     shape = found.shape(0, 3, 4, 5)
     grid, (batch, channels, *sizes) = found.shape(1, len(shape)), shape
     if grid[0] != batch or grid[-1] != len(sizes):
@@ -135,7 +135,9 @@ def grid_sample(found: Body) -> None:
     found.bound(found.transposed(total, (0, len(shape) - 1, *range(1, len(shape) - 1))))
 
 
-def picked(found: Body, table: str, sizes: Sequence[int], taps: Sequence[Sequence[Tap]], shape: Sequence[int]) -> str:
+def picked(
+    found: Decomposition, table: str, sizes: Sequence[int], taps: Sequence[Sequence[Tap]], shape: Sequence[int]
+) -> str:
     """Return the weighted sum (shape..., channels) of rows of a table of pixels, by the taps along each axis."""
     numbers = np.arange(shape[0]).reshape((-1, *[1] * (len(shape) - 1)))
     several = [(found.integers(numbers), "")]

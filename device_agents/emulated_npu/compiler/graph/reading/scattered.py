@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
-from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.compiler.graph.constants import number_of
+from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MOST_PAIRS = 1 << 24
@@ -30,8 +31,8 @@ def is_computed(node: NodeProto, constants: Collection[str]) -> bool:
     return any(place < len(node.input) and node.input[place] not in constants for place in places)
 
 
-def _elements(found: Body) -> None:
-    """Stand for ScatterElements: an update goes to another place along the axis."""
+def _elements(found: Decomposition) -> None:
+    """Decompose ScatterElements: an update goes to another place along the axis."""
     shape, indices = found.shape(0), found.shape(1)
     axis = found.attributes().get("axis", 0)
     if len(indices) != len(shape) or not -len(shape) <= axis < len(shape):
@@ -45,8 +46,8 @@ def _elements(found: Body) -> None:
     found.bound(_scattered(found, (found.required(0), numbers, found.required(2)), shape, indices, axis))
 
 
-def _rows(found: Body) -> None:
-    """Stand for ScatterND: an update is a row of the tensor whose first axes are one."""
+def _rows(found: Decomposition) -> None:
+    """Decompose ScatterND: an update is a row of the tensor whose first axes are one."""
     shape, indices = found.shape(0), found.shape(1)
     depth = indices[-1] if indices else 0
     if not 0 < depth <= len(shape):
@@ -63,25 +64,13 @@ def _rows(found: Body) -> None:
     found.bound(found.reshaped(_scattered(found, operands, table, (count, 1), 0), shape))
 
 
-def _check_updates(found: Body, wanted: Sequence[int]) -> None:
+def _check_updates(found: Decomposition, wanted: Sequence[int]) -> None:
     if found.shape(2) != tuple(wanted):
         raise found.invalid(f"Its updates have shape {list(found.shape(2))}, and its indices need {list(wanted)}")
 
 
-def _neutral(found: Body, number: float) -> Array:
-    """Return a number in the type of the tensor; infinite ones are the ends of integers."""
-    kind = found.types[found.required(0)].dtype
-    dtype = NUMPY_TYPES[kind]
-    if kind is DataType.BOOL:
-        raise found.unsupported("It reduces elements of type bool")
-    if dtype.kind == "f":
-        return np.array(number, dtype)
-    ends = np.iinfo(dtype)
-    return np.array(int(min(max(number, ends.min), ends.max)), dtype)
-
-
 def _scattered(
-    found: Body, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
+    found: Decomposition, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
 ) -> str:
     """Return a tensor with its updates; operands are the tensor, places along the axis, and the updates.
 
@@ -103,14 +92,18 @@ def _scattered(
     if reduction not in _COMBINED:
         raise found.unsupported(f"Its reduction is {reduction[:40]!r}")
     reduce, combine, neutral = _COMBINED[reduction]
+    kind = found.types[found.required(0)].dtype
+    if kind is DataType.BOOL:
+        raise found.unsupported("It reduces elements of type bool")
     around = (*shape[:axis], 1, count, *shape[axis + 1 :])
-    spread = found.compute("Where", [hit, found.reshaped(updates, around), found.constant(_neutral(found, neutral))])
+    unchanged = found.constant(number_of(neutral, NUMPY_TYPES[kind]))
+    spread = found.compute("Where", [hit, found.reshaped(updates, around), unchanged])
     total = found.reshaped(found.reduced(reduce, spread, axis + 1), shape)
     return found.compute(combine, [tensor, total])
 
 
 def _replaced(
-    found: Body, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
+    found: Decomposition, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
 ) -> str:
     """Return a tensor with the last update of each place.
 
@@ -134,4 +127,4 @@ def _replaced(
     return found.compute("GatherElements", [table, picked], {"axis": axis})
 
 
-BODIES: Mapping[str, Stand] = {"ScatterElements": _elements, "ScatterND": _rows}
+DECOMPOSITIONS: Mapping[str, Decompose] = {"ScatterElements": _elements, "ScatterND": _rows}

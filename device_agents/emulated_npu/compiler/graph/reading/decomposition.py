@@ -31,7 +31,7 @@ _AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "ReducePr
 """The opset from which the axes of a reduction are an input."""
 
 
-class Body:
+class Decomposition:
     """Collects the nodes into which `node` is decomposed; names of their own tensors begin with `name`.
 
     `types` has the types of the inputs of the node, and `value` returns the values of a small constant, or None.
@@ -176,5 +176,5 @@ class Body:
         return output
 
 
-Stand = Callable[[Body], None]
+Decompose = Callable[[Decomposition], None]
 """Adds the nodes into which the node of a body is decomposed."""
