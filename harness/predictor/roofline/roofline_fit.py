@@ -122,8 +122,8 @@ def _start(
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
-    Where all layers are of one tile, it starts in less time than almost any has for each of its waves: with more, a tile
-    of one pixel would at first take longer than the layers, and the fit would then explain all time by bytes.
+    A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
+    would at first take longer than the layers, and the fit would then explain all time by bytes.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
