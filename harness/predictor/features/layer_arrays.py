@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.predictor.features.layer_features import LayerFeatures, code_of
+from harness.predictor.features.layer_features import LayerFeatures, code_of, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
@@ -74,6 +74,16 @@ class LayerArrays:
     def adds_up(self) -> Mask:
         """Whether a layer adds up its product to a result of another size."""
         return np.asarray(self.sizes["result_elements"] > 0)
+
+    @property
+    def copies(self) -> Mask:
+        """Whether the layer is a convolution whose windows a runtime copies before a product."""
+        return np.array([unfolds(name) for name in self.operators], dtype=bool)
+
+    def without_copies(self) -> LayerArrays:
+        """Return the layers as on a device that reads the windows of all convolutions in place."""
+        moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
+        return replace(self, moved_bytes=moved_bytes)
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""

@@ -80,6 +80,7 @@ class DeviceTiling:
     skips_padding: taps outside the map take no time, see `work_on_map`
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
+    copies_windows: convolutions copy their windows where `unfolds` says that a processor does
     """
 
     units: Size
@@ -89,6 +90,7 @@ class DeviceTiling:
     skips_padding: bool = False
     product_share: Share = 1.0
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    copies_windows: bool = True
 
     @property
     def streams(self) -> bool:
@@ -97,7 +99,8 @@ class DeviceTiling:
 
     def described(self, arrays: LayerArrays) -> LayerArrays:
         """Return layers with the bytes that this device loads and writes."""
-        found = arrays.with_products(self.product_share)
+        found = arrays if self.copies_windows else arrays.without_copies()
+        found = found.with_products(self.product_share)
         if not self.buffer_bytes:
             return found
         again = (times_loaded(arrays, self.buffer_bytes) - 1.0) * arrays.in_bytes

@@ -21,7 +21,7 @@ from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
-_PULL_OFFSET = 0.03
+_PULL_OFFSET = 0.1
 _FINER = 2.0
 """Finer classes are drawn to their coarser ones more strongly, so that these hold what classes have in common."""
 _PULL_OVERLAP = 0.02
@@ -122,13 +122,16 @@ def _start(
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
+    A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
+    would at first take longer than the layers, and the fit would then explain all time by bytes.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
     mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[sure], _FASTEST))
     byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
-    start = np.full(inputs.turn_macs.size, np.log(shortest_s / 4.0))
+    waves = inputs.waves[:, sure] if inputs.turn_macs.size == 1 else np.ones((inputs.turn_macs.size, 1))
+    start = np.log(np.quantile(latency_s[sure] / waves, _SLOWEST, axis=1) / 4.0)
     table = np.zeros((len(names), SIDES))
     table[0] = [0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,8 @@ _LEAST_SHARE = 0.005
 _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
-_HALF_LOSS = 0.1
-_CLEARLY = 1.02
-_NOTICEABLY = 0.02
-"""Losses of few layers differ by this much where their tilings predict the same."""
+_HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
+_SURE_SIGMAS = 2.0
 _PRODUCT_SHARES = (0.0, 0.125, 0.25, 0.5)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
@@ -60,7 +59,7 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
         best = strict.best([replace(best, units=units) for units in near if units >= 1])
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
-    best = final.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
+    best = final.usual(final.best(_streamed()), judge.pruned(replace(best, tiles=ALL_TILES)))
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = final.usual(replace(best, skips_padding=True), best)
     return with_moved_bytes(best, arrays, latency_s, order, noise)
@@ -71,23 +70,21 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with the share of products that moves and the buffer of maps, found from layers in `order`.
 
-    Transposed convolutions show the share, wide windows on large maps the buffer. All of a product moves and all maps
-    are loaded once, as in ONNX Runtime, unless another value is clearly nearer to held-out ones of these layers.
+    Transposed convolutions show the share, wide windows on large maps the buffer. Windows are copied, all of
+    a product moves and all maps are loaded once, as in ONNX Runtime, unless another value is nearer to held-out ones of
+    these layers by more than two standard errors.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
-    for judged, candidates in ((arrays.adds_up, _with_shares), (wide, _with_buffers)):
+    questions: list[tuple[Mask, list[dict[str, Any]]]] = [
+        (arrays.copies, [{"copies_windows": False}]),
+        (wide, [{"buffer_bytes": size} for size in _BUFFERS]),
+        (arrays.adds_up, [{"product_share": share} for share in _PRODUCT_SHARES]),
+    ]
+    for judged, answers in questions:
         if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
             judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, judged)
-            tiling = judge.usual(tiling, judge.best(candidates(tiling)), _NOTICEABLY)
+            tiling = judge.usual(tiling, judge.best([replace(tiling, **answer) for answer in answers]))
     return tiling
-
-
-def _with_shares(tiling: DeviceTiling) -> list[DeviceTiling]:
-    return [replace(tiling, product_share=share) for share in _PRODUCT_SHARES]
-
-
-def _with_buffers(tiling: DeviceTiling) -> list[DeviceTiling]:
-    return [replace(tiling, buffer_bytes=size) for size in _BUFFERS]
 
 
 def _streamed() -> list[DeviceTiling]:
@@ -100,7 +97,7 @@ class _Judge:
     """Errors of rooflines on held-out layers; judges each candidate once.
 
     Without a number of `folds`, uses cross-validation over all layers if there are few, one part of them if there are
-    many, at the same cost. Only the `judged` layers count, all by default.
+    many, at the same cost. Only the `judged` layers count, all by default: of few layers, large errors count more.
     """
 
     def __init__(
@@ -118,16 +115,18 @@ class _Judge:
         asked = [part if judged is None else part[judged[part]] for part in parts]
         self._folds = [(np.setdiff1d(order, part), own) for part, own in zip(parts, asked, strict=True)]
         self._arrays, self._latency_s, self._iterations = arrays, latency_s, iterations
+        self._half_loss = _HALF_LOSS if judged is None else _HALF_FACTOR
         self._noise = np.zeros(len(arrays)) if noise is None else noise
-        self._errors: dict[DeviceTiling, float] = {}
+        self._found: dict[DeviceTiling, Floats] = {}
 
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
         """Return the candidate with the lowest mean loss."""
-        return min(candidates, key=self._loss)
+        return min(candidates, key=lambda one: float(self._losses(one).mean()))
 
-    def usual(self, tiling: DeviceTiling, other: DeviceTiling, least: float = 0.0) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is clearly less, by at least so much: few layers decide."""
-        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) + least else other
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is less by more than two standard errors."""
+        less = self._losses(tiling) - self._losses(other)
+        return tiling if less.mean() <= _SURE_SIGMAS * less.std() / np.sqrt(less.size) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""
@@ -140,16 +139,16 @@ class _Judge:
         kept = tuple(tile for tile, part in zip(tiling.tiles, share, strict=True) if part >= _LEAST_SHARE)
         return replace(tiling, tiles=kept)
 
-    def _loss(self, tiling: DeviceTiling) -> float:
-        if tiling not in self._errors:
-            self._errors[tiling] = float(np.mean(np.concatenate([self._losses(tiling, *fold) for fold in self._folds])))
-        return self._errors[tiling]
+    def _losses(self, tiling: DeviceTiling) -> Floats:
+        if tiling not in self._found:
+            self._found[tiling] = np.concatenate([self._losses_of(tiling, *fold) for fold in self._folds])
+        return self._found[tiling]
 
-    def _losses(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
-        """Return losses from 0 to 1, half at an error of `_HALF_LOSS`: outliers do not depend on the tiling."""
+    def _losses_of(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
+        """Return losses from 0 to 1, half at an error of `_half_loss`: outliers do not depend on the tiling."""
         predicted = self._fit(tiling, fitted).terms(tiling.described(self._arrays.take(held_out))).latency
         error = np.abs(predicted - np.log(self._latency_s[held_out]))
-        return np.asarray(error / (error + np.hypot(_HALF_LOSS, self._noise[held_out])))
+        return np.asarray(error / (error + np.hypot(self._half_loss, self._noise[held_out])))
 
     def _fit(self, tiling: DeviceTiling, index: Ints) -> Roofline:
         arrays, latency_s, noise = self._arrays.take(index), self._latency_s[index], self._noise[index]

@@ -67,6 +67,35 @@ def test_whether_products_move_is_found(share: float) -> None:
     assert found == replace(EXACT, product_share=share)
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_whether_windows_are_copied_is_found(copies: bool) -> None:
+    """Convolutions of one axis show whether a machine copies their windows or reads them in place."""
+    draw = np.random.default_rng(7)
+    sizes = np.column_stack([draw.integers(4, 64, 40), draw.integers(100, 4000, 40), draw.choice([1, 3, 9, 16], 40)])
+    of_one_axis = [
+        replace(
+            convolution(
+                batch=1,
+                in_channels=channels,
+                out_channels=16,
+                size=(edge,),
+                kernel=(taps,),
+                stride=(1,),
+                padding=(0,),
+                dilation=(1,),
+            ),
+            operator="mac/conv/dense-1d/plain",
+        )
+        for channels, edge, taps in sizes.tolist()
+    ]
+    layers = [*tiled_machine.random_layers(60, seed=1), *of_one_axis]
+    arrays = layer_arrays(layers)
+    machine = replace(EXACT, copies_windows=copies)
+    moved = machine.described(arrays).moved_bytes
+    latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
+    assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
+
+
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 18])
 def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
     """Dilated convolutions of a machine show the buffer whose tiles it loads, or that it loads all maps once."""
