@@ -45,7 +45,7 @@ def bring_weights_ahead(
     found = []
     for own_queue in (False, True) if machine.llc_queue_depth else (False,):
         for wanted in (loads, late):
-            walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs, own_queue)
+            walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
             walked = walk.run(conflicts)
             if walk.is_changed:
                 found.append(walked)
@@ -69,7 +69,7 @@ def _is_weight_load(command: Command) -> bool:
     return command.loads_packed_weights and spaces == [Space.SB, Space.DDR]
 
 
-class _Room:
+class _CacheSpace:
     """The bytes of the cache over the positions of the commands; features and weights occupy rectangles."""
 
     def __init__(self, commands: Sequence[Command], values: Sequence[CachedValue], size_bytes: int) -> None:
@@ -122,7 +122,7 @@ class _Walk:
     """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
 
     def __init__(
-        self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel, own_queue: bool
+        self, commands: Sequence[Command], loads: Sequence[int], room: _CacheSpace, costs: CostModel, own_queue: bool
     ) -> None:
         self._own_queue = own_queue
         self._commands, self._loads, self._room, self._costs = commands, loads, room, costs

@@ -56,7 +56,7 @@ def late_loads(
     earlier start saves. Of each stretch, the loads save at most the time in which the units are idle, and move at most
     `most_bytes`.
     """
-    busy = [_Busy(commands, timeline, queue) for queue in (Queue.CP, Queue.VFU)]
+    busy = [_QueueTimes(commands, timeline, queue) for queue in (Queue.CP, Queue.VFU)]
     wanted = set(loads)
     found = []
     for stretch in _stretches(commands, timeline, pause_ps):
@@ -85,7 +85,7 @@ def _stretches(commands: Sequence[Command], timeline: Timeline, pause_ps: int) -
     return found
 
 
-class _Busy:
+class _QueueTimes:
     """When the commands of one queue run."""
 
     def __init__(self, commands: Sequence[Command], timeline: Timeline, queue: Queue) -> None:

@@ -63,7 +63,7 @@ def keep_weights(
 
 
 @dataclass(frozen=True)
-class _Use:
+class _BufferAccess:
     """Bytes [start, stop) of SB that a command accesses.
 
     They are those of a region of weights, from `source` in DDR on; for other data `region` is `_OTHER`.
@@ -114,12 +114,12 @@ class _Regions:
         place = bisect_right(self._constants, (source.address, 1 << 62)) - 1
         return source.span if place >= 0 and source.span[1] <= self._constants[place][1] else None
 
-    def uses(self, commands: Sequence[Command]) -> list[list[_Use]] | None:
+    def uses(self, commands: Sequence[Command]) -> list[list[_BufferAccess]] | None:
         """Return the bytes of SB that each command reads, then those that it writes; None if a use is not clear.
 
         It is not clear if an operand has bytes of several loads, or if others than a product read weights.
         """
-        held: HeldBytes[_Use] = HeldBytes()
+        held: HeldBytes[_BufferAccess] = HeldBytes()
         found = []
         for command in commands:
             uses = []
@@ -137,27 +137,29 @@ class _Regions:
             found.append(uses)
         return found
 
-    def _written(self, command: Command) -> _Use:
+    def _written(self, command: Command) -> _BufferAccess:
         start, stop = command.target.span
         source = self._constant_source(command)
         if source is None:
-            return _Use(start, stop, _OTHER)
-        return _Use(start, stop, bisect_right(self._starts, source[0]) - 1, source[0])
+            return _BufferAccess(start, stop, _OTHER)
+        return _BufferAccess(start, stop, bisect_right(self._starts, source[0]) - 1, source[0])
 
 
-def _read(operand: Operand, held: HeldBytes[_Use]) -> _Use | None:
+def _read(operand: Operand, held: HeldBytes[_BufferAccess]) -> _BufferAccess | None:
     """Return the use of an operand, from what SB holds; None if it has weights of several loads, or only some."""
     start, stop = operand.span
     touched = held.touched(start, stop)
     if all(loaded.region == _OTHER for _, _, loaded in touched):
-        return _Use(start, stop, _OTHER)
+        return _BufferAccess(start, stop, _OTHER)
     ((low, high, loaded), *more) = touched
     if more or start < low or high < stop:
         return None
-    return _Use(start, stop, loaded.region, loaded.source + start - loaded.start)
+    return _BufferAccess(start, stop, loaded.region, loaded.source + start - loaded.start)
 
 
-def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses: dict[int, int]) -> Command | None:
+def _moved(
+    command: Command, uses: Sequence[_BufferAccess], regions: _Regions, addresses: dict[int, int]
+) -> Command | None:
     """Return a command that reads its weights from where they stay; None for a load of weights that stay."""
     staying = {use.start: use for use in uses if use.region in addresses}
     if not staying:

@@ -31,7 +31,7 @@ def spread_weights(commands: Sequence[Command], sb_bytes: int) -> list[Command]:
     blocks, kept_from = found
     if any(block.stop > kept_from for block in blocks):
         return list(commands)
-    room = _Room(min(sb_bytes, kept_from))
+    room = _WeightBuffer(min(sb_bytes, kept_from))
     moves: dict[tuple[int, str], int] = {}
     for together in _overlapping(blocks):
         for block, address in zip(together, room.addresses(together), strict=True):
@@ -108,7 +108,7 @@ def _overlapping(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
         yield group
 
 
-class _Room:
+class _WeightBuffer:
     """SB, and the last command that reads what lies in each part of it."""
 
     def __init__(self, size_bytes: int) -> None:

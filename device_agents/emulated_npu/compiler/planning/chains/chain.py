@@ -31,7 +31,7 @@ _IN_PLACE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """Bytes that a chain may use of each memory.
 
     The halo buffer is carved out of `nb_bytes`: as much as the chain needs, and at least `reserved_bytes`.
@@ -44,7 +44,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Turns:
+class BufferCounts:
     """Buffers that passes use in turn: for what they load and store, and for what passes between MFU and VFU."""
 
     across: int
@@ -52,7 +52,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Slab:
+class HaloPlace:
     """The halo of a value across one cut, and its place in the auxiliary buffer."""
 
     address: int
@@ -73,7 +73,7 @@ class ChainPlan:
     buffers: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int]
     weights: Mapping[int, WeightPlan]
-    slabs: Mapping[tuple[str, int], Slab]
+    halo_places: Mapping[tuple[str, int], HaloPlace]
     nb_bytes: int
     sb_bytes: int
     halo_bytes: int
@@ -112,16 +112,16 @@ class ChainDraft:
     extents: Mapping[str, tuple[int, ...]]
     buffers: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int]
-    slabs: Mapping[tuple[str, int], Slab]
+    halo_places: Mapping[tuple[str, int], HaloPlace]
     nb_bytes: int
     halo_bytes: int
     overlaps: bool
 
-    def check(self, room: Room) -> None:
-        """Raise DoesNotFit, with demand and limit, if halo or features need more than a room has."""
+    def check(self, budget: MemoryBudget) -> None:
+        """Raise DoesNotFit, with demand and limit, if halo or features need more than the budget."""
         layers = self.geometry.layers
-        _demand(layers, "halo buffer", self.halo_bytes, room.halo_bytes, "halo_bytes")
-        free_bytes = room.nb_bytes - max(self.halo_bytes, room.reserved_bytes)
+        _demand(layers, "halo buffer", self.halo_bytes, budget.halo_bytes, "halo_bytes")
+        free_bytes = budget.nb_bytes - max(self.halo_bytes, budget.reserved_bytes)
         _demand(layers, "NB", self.nb_bytes, free_bytes, "nb_bytes")
 
     def with_weights(self, machine: Machine, sb_bytes: int) -> ChainPlan:
@@ -134,7 +134,7 @@ class ChainDraft:
             self.buffers,
             self.constants,
             weights,
-            self.slabs,
+            self.halo_places,
             self.nb_bytes,
             needed,
             self.halo_bytes,
@@ -143,11 +143,11 @@ class ChainDraft:
 
 
 def draft_chain(
-    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, turns: Turns
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, buffer_counts: BufferCounts
 ) -> ChainDraft:
     """Decide buffers for these cuts; raises NotTileable, or DoesNotFit for too many passes.
 
-    With one turn for what passes load and store, they compute larger tiles, and a pass loads after the one before it
+    With one buffer for what passes load and store, they compute larger tiles, and a pass loads after the one before it
     has computed.
     """
     layers = chain.layers
@@ -156,13 +156,13 @@ def draft_chain(
         raise countless(layers[-1], passes)
     geometry = cut_chain(chain, cuts)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
-    slabs, halo_bytes = _slabs(geometry, values, machine)
-    buffers, constants, nb_bytes = _buffers(chain.lives, geometry, values, extents, machine, turns)
+    halo_places, halo_bytes = _halo_places(geometry, values, machine)
+    buffers, constants, nb_bytes = _buffers(chain.lives, geometry, values, extents, machine, buffer_counts)
     overlaps = passes > 1 and machine.vfu_queue_depth > 0
     if overlaps:
         between = (name for name in buffers if _is_between_units(geometry, name, machine))
         overlaps = all(len(buffers[name]) > 1 for name in between)
-    return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes, overlaps)
+    return ChainDraft(geometry, extents, buffers, constants, halo_places, nb_bytes, halo_bytes, overlaps)
 
 
 def _is_between_units(geometry: Geometry, name: str, machine: Machine) -> bool:
@@ -219,10 +219,10 @@ def _extents(geometry: Geometry, name: str) -> tuple[int, ...]:
     return tuple(extents)
 
 
-def _slabs(
+def _halo_places(
     geometry: Geometry, values: Mapping[str, Value], machine: Machine
-) -> tuple[dict[tuple[str, int], Slab], int]:
-    slabs: dict[tuple[str, int], Slab] = {}
+) -> tuple[dict[tuple[str, int], HaloPlace], int]:
+    halo_places: dict[tuple[str, int], HaloPlace] = {}
     top = 0
     for name, tracks in geometry.tracks.items():
         if not in_buffer(geometry, name):
@@ -237,9 +237,9 @@ def _slabs(
                     extents[second.axis] = second.most[1] if other < place else size_of(second.span)
             extents[track.axis] = halo
             size = math.prod(extents) * element_type(values[name], machine).bytes
-            slabs[name, place] = Slab(top, tuple(extents), size)
+            halo_places[name, place] = HaloPlace(top, tuple(extents), size)
             top += aligned(size)
-    return slabs, top
+    return halo_places, top
 
 
 def _buffers(
@@ -248,7 +248,7 @@ def _buffers(
     values: Mapping[str, Value],
     extents: Mapping[str, tuple[int, ...]],
     machine: Machine,
-    turns: Turns,
+    buffer_counts: BufferCounts,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
     """Return the addresses in NB of values (one for each turn) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
@@ -259,18 +259,20 @@ def _buffers(
         lives.update(dict.fromkeys((*lasting, *filter(geometry.is_resident, lives)), (0, end)))
     homes = _overwritten(geometry, values, extents, lives)
     between: set[str] = set()
-    if turns.between > 1:
+    if buffer_counts.between > 1:
         between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
     for name, (first, last) in lives.items():
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
-        slots[name] = turns.across if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
-        if passes > 1 and turns.between > slots[name] and homes.get(name, name) in between:
-            slots[name] = turns.between
+        slots[name] = (
+            buffer_counts.across if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        )
+        if passes > 1 and buffer_counts.between > slots[name] and homes.get(name, name) in between:
+            slots[name] = buffer_counts.between
         if name not in homes:
             last = max([last, *(lives[other][1] for other, home in homes.items() if home == name)])
-            if name in between and turns.between > 1:
+            if name in between and buffer_counts.between > 1:
                 first, last = 0, end
             items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:

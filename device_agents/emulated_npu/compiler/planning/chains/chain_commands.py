@@ -75,7 +75,7 @@ class MoveStep(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldFactors:
     """The batch indices of the second factors that lie in SB, their address, and how many were there before."""
 
     indices: tuple[Interval, ...]
@@ -104,7 +104,7 @@ class ChainWriter:
         self._loads = 0
         self._ahead = 0
         self._fetched: set[int] = set()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldFactors] = {}
         first_reader: dict[str, int] = {}
         self._first_writer: dict[str, int] = {}
         self._last_writer: dict[str, int] = {}
@@ -175,15 +175,15 @@ class ChainWriter:
 
     def _slab(self, name: str, place: int, held: Region) -> Buffer:
         """Return the buffer of the halo across a cut, for the pass that holds `held`."""
-        slab = self._plan.slabs[name, place]
+        halo = self._plan.halo_places[name, place]
         origin = [low for low, _ in self._geometry.regions[name]]
         for other, track in enumerate(self._geometry.tracks[name]):
             if track is not None:
                 origin[track.axis] = held[track.axis][0] if other <= place else track.span[0]
         value = self._values[name]
         dtype = element_type(value, self._machine)
-        strides = dense_strides(slab.extents, value.order, dtype.bytes)
-        return Buffer(Space.HALO, slab.address, dtype, tuple(origin), strides)
+        strides = dense_strides(halo.extents, value.order, dtype.bytes)
+        return Buffer(Space.HALO, halo.address, dtype, tuple(origin), strides)
 
     def move(self, step: MoveStep) -> Command:
         """Return the command of a move."""
@@ -342,7 +342,7 @@ class ChainWriter:
             return
         turn = 0 if before is None else before.turn + 1
         address = self._sb_base + plan.addresses[turn % len(plan.addresses)]
-        self._held[layer.index] = _Held(needed, address, turn)
+        self._held[layer.index] = _HeldFactors(needed, address, turn)
         yield from factors.fetched(region, plan.loads[0].blocks[0], address, plan.together)
 
     def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:

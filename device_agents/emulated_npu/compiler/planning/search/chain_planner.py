@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget, reads_outside
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
@@ -22,9 +22,9 @@ from device_agents.emulated_npu.compiler.planning.search.chain_search import Cha
 from device_agents.emulated_npu.compiler.planning.search.choices import (
     ASSUMPTIONS,
     Assumption,
+    ChainCandidate,
     ChainEstimate,
     Choice,
-    Way,
 )
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -74,12 +74,12 @@ class ChainOutline:
 
 
 class Planner:
-    """Plans a network on a machine by one of ASSUMPTIONS; every chain uses the best of `rooms`."""
+    """Plans a network on a machine by one of ASSUMPTIONS; every chain uses the best of `budgets`."""
 
     def __init__(
-        self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
+        self, graph: Graph, machine: Machine, options: Options, externals: Externals, budgets: tuple[MemoryBudget, ...]
     ) -> None:
-        self._graph, self._machine, self._options, self._rooms = graph, machine, options, rooms
+        self._graph, self._machine, self._options, self._budgets = graph, machine, options, budgets
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates(machine, options)
         self._keys = ChainKeys(graph, externals, self._shared.number)
@@ -87,7 +87,7 @@ class Planner:
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
-        self._ways: dict[tuple[int, int], list[Way]] = {}
+        self._candidates: dict[tuple[int, int], list[ChainCandidate]] = {}
         self._parts: dict[int, HardwareLayer] = {}
         self._chains: dict[tuple[int, int], Chain] = {}
         self._allowed: dict[tuple[int, int], bool] = {}
@@ -103,9 +103,9 @@ class Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
         if halo_bytes not in self._within:
             other = self._within[halo_bytes] = copy.copy(self)
-            rooms = (replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
-            other._rooms, other._wider, other._known = tuple(rooms), self._known, {}
-            other._within, other._ways = {}, {}
+            budgets = (replace(budget, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for budget in self._budgets)
+            other._budgets, other._wider, other._known = tuple(budgets), self._known, {}
+            other._within, other._candidates = {}, {}
         return self._within[halo_bytes].assuming(self._assumed)
 
     def assuming(self, place: int) -> Planner:
@@ -122,7 +122,7 @@ class Planner:
         return best[-1]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:
-        """Return the outline of chains with these ends in the room of this planner; raises DoesNotFit."""
+        """Return the outline of chains with these ends within the memory of this planner; raises DoesNotFit."""
         result = ChainOutline(0, 0, (0,))
         for start, end in itertools.pairwise(ends):
             estimate = self._estimated(start, end)
@@ -138,31 +138,33 @@ class Planner:
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
-        if (start, end) not in self._ways:
-            self._ways[start, end] = self._all_ways(self._chain(start, end))
+        if (start, end) not in self._candidates:
+            self._candidates[start, end] = self._all_candidates(self._chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
-        ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
-        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.cost_ps)
+        candidates = [
+            candidate for candidate in self._candidates[start, end] if assumption.trusting or not candidate.doubtful
+        ]
+        choices = sorted((candidate.chosen(assumption) for candidate in candidates), key=lambda choice: choice.cost_ps)
         close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else 1.0
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
-    def _all_ways(self, chain: Chain) -> list[Way]:
+    def _all_candidates(self, chain: Chain) -> list[ChainCandidate]:
         """Return all ways to run a chain; raises DoesNotFit if there is none."""
-        ways: list[Way] = []
+        candidates: list[ChainCandidate] = []
         problems: list[DoesNotFit] = []
-        for room in self._rooms:
+        for budget in self._budgets:
             try:
-                ways.extend(self._search.ways(chain, room))
+                candidates.extend(self._search.candidates(chain, budget))
             except DoesNotFit as error:
                 problems.append(error.with_traceback(None))
             except NotTileable as error:
                 what = f"{chain.layers[-1].name} cannot be cut into tiles that fit"
                 problems.append(DoesNotFit(what, str(error)))
-        if not ways:
+        if not candidates:
             raise problems.pop(0) if problems else DoesNotFit(f"There is no room for {chain.layers[-1].name}")
-        return ways
+        return candidates
 
     def _singly_ps(self, start: int, end: int) -> int | None:
         if end - start == 1 or self._options.chains != "auto":
@@ -217,28 +219,28 @@ class Planner:
         """Return the estimates of layers [start, end), one for each of ASSUMPTIONS; none if they do not fit."""
         if key in self._wider:
             wider = self._wider[key]
-            if all(one.fits(self._rooms[0].reserved_bytes) for one in wider):
+            if all(one.fits(self._budgets[0].reserved_bytes) for one in wider):
                 return wider
         exact = self._keys.exact(start, end), start == 0, end == len(self._graph.layers)
         found = []
-        for room in self._rooms:
-            search = functools.partial(self._searched, room, start, end)
-            if known := self._shared.estimates((exact, room), search):
+        for budget in self._budgets:
+            search = functools.partial(self._searched, budget, start, end)
+            if known := self._shared.estimates((exact, budget), search):
                 found.append(known)
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
-            room_bytes = min(room.nb_bytes for room in self._rooms)
+            room_bytes = min(budget.nb_bytes for budget in self._budgets)
             return (ChainEstimate(chosen.predicted_ps, chosen.cost_ps, nb_bytes, halo_bytes, room_bytes),) * len(
                 ASSUMPTIONS
             )
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
-    def _searched(self, room: Room, start: int, end: int) -> tuple[ChainEstimate, ...]:
-        """Return the estimates of layers [start, end) in a room; none if they do not fit."""
+    def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
+        """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
         try:
-            return self._search.estimates(self._chain(start, end), room, self._assumptions(start, end))
+            return self._search.estimates(self._chain(start, end), budget, self._assumptions(start, end))
         except (DoesNotFit, NotTileable):
             return ()
 

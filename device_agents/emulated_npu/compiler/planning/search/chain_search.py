@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chains.chain import Room, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain import MemoryBudget, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     packed_bytes,
@@ -22,8 +22,8 @@ from device_agents.emulated_npu.compiler.planning.search.chain_times import Time
 from device_agents.emulated_npu.compiler.planning.search.choices import (
     ASSUMPTIONS,
     Assumption,
+    ChainCandidate,
     ChainEstimate,
-    Way,
     estimate_of,
     label_of,
 )
@@ -40,20 +40,22 @@ class ChainSearch:
         self._values, self._machine, self._options = values, machine, options
         self._cuts = CutSearch(values, machine, options, externals)
 
-    def estimates(self, chain: Chain, room: Room, assumptions: Sequence[Assumption]) -> tuple[ChainEstimate, ...]:
+    def estimates(
+        self, chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]
+    ) -> tuple[ChainEstimate, ...]:
         """Return quick estimates of good choices, one for each assumption; raises as `choices`."""
-        sweeps = self._sweeps(chain, room)
+        sweeps = self._sweeps(chain, budget)
         found: list[tuple[ChainEstimate, ...]] = []
         problems: list[DoesNotFit | NotTileable] = []
         for parts in sweeps:
             try:
-                found.append(self._swept(parts, chain, room, assumptions))
+                found.append(self._swept(parts, chain, budget, assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problems.append(error.with_traceback(None))
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
-                plans = self._cuts.coarsest(chain, room, effort_of(chain))
-                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in assumptions))
+                plans = self._cuts.coarsest(chain, budget, effort_of(chain))
+                found.append(tuple(estimate_of([one.fastest(plans)], budget, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problems.append(error.with_traceback(None))
         if problems and not found:
@@ -61,33 +63,33 @@ class ChainSearch:
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _swept(
-        self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room, assumptions: Sequence[Assumption]
+        self, parts: tuple[HardwareLayer, ...], chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]
     ) -> tuple[ChainEstimate, ...]:
         """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
-        each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
+        each = {shape: self._plans_of(part, chain, budget) for shape, part in alike.items()}
         return tuple(
-            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in assumptions
+            estimate_of([one.fastest(each[part.output.shape]) for part in parts], budget, one) for one in assumptions
         )
 
-    def ways(self, chain: Chain, room: Room) -> Iterator[Way]:
+    def candidates(self, chain: Chain, budget: MemoryBudget) -> Iterator[ChainCandidate]:
         """Yield all ways around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
         swept = False
-        for parts in self._sweeps(chain, room):
+        for parts in self._sweeps(chain, budget):
             with contextlib.suppress(DoesNotFit, NotTileable):
-                timed = tuple(ASSUMPTIONS[0].fastest(self._plans_of(part, chain, room)) for part in parts)
-                yield Way(f"weights resident in {len(timed)} sweeps", timed, room)
+                timed = tuple(ASSUMPTIONS[0].fastest(self._plans_of(part, chain, budget)) for part in parts)
+                yield ChainCandidate(f"weights resident in {len(timed)} sweeps", timed, budget)
                 swept = True
         if swept and self._residency(chain.layers[0]) == "weights":
             return
         try:
-            whole = self._cuts.coarsest(chain, room, THOROUGH)
+            whole = self._cuts.coarsest(chain, budget, THOROUGH)
         except (DoesNotFit, NotTileable):
             if not swept:
                 raise
             return
         for each in whole:
-            yield Way(label_of(each.plan), (each,), room)
+            yield ChainCandidate(label_of(each.plan), (each,), budget)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -97,7 +99,7 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweeps(self, chain: Chain, room: Room) -> list[tuple[HardwareLayer, ...]]:
+    def _sweeps(self, chain: Chain, budget: MemoryBudget) -> list[tuple[HardwareLayer, ...]]:
         """Return the ways to divide a single layer so that the weights of each part stay in SB, few parts last.
 
         Parts of half of SB leave the other half to the weights of the next part.
@@ -107,13 +109,13 @@ class ChainSearch:
             return []
         if self._residency(layer) == "features":
             return []
-        ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
-        return [parts for parts in ways if len(parts) > 1]
+        divisions = (slice_outputs(layer, self._machine, budget.sb_bytes // divisor) for divisor in (2, 1))
+        return [parts for parts in divisions if len(parts) > 1]
 
-    def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
+    def _plans_of(self, part: HardwareLayer, chain: Chain, budget: MemoryBudget) -> list[TimedPlan]:
         """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
         alone, effort = replace(chain, layers=(part,)), effort_of(chain)
-        plans = self._cuts.coarsest(alone, room, effort)
+        plans = self._cuts.coarsest(alone, budget, effort)
         with contextlib.suppress(DoesNotFit, NotTileable):
-            plans = self._cuts.coarsest(alone, replace(room, nb_bytes=room.nb_bytes // 2), effort) + plans
+            plans = self._cuts.coarsest(alone, replace(budget, nb_bytes=budget.nb_bytes // 2), effort) + plans
         return plans

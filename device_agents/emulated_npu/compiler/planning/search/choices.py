@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.search.chain_times import QueueTimes, TimedPlan, in_sequence
 
 
@@ -56,12 +56,12 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class Way:
+class ChainCandidate:
     """A candidate execution of some layers, as one chain or several in sequence, within a memory budget."""
 
     label: str
     timed: tuple[TimedPlan, ...]
-    room: Room
+    budget: MemoryBudget
 
     @property
     def doubtful(self) -> bool:
@@ -70,7 +70,7 @@ class Way:
 
     def chosen(self, assumption: Assumption) -> Choice:
         """Return the choice that it is under an assumption."""
-        estimate = estimate_of(self.timed, self.room, assumption)
+        estimate = estimate_of(self.timed, self.budget, assumption)
         return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps, estimate.cost_ps)
 
 
@@ -96,7 +96,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their room."""
+    """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their budget."""
 
     predicted_ps: int
     cost_ps: int
@@ -105,19 +105,19 @@ class ChainEstimate:
     room_bytes: int
 
     def fits(self, reserved_bytes: int) -> bool:
-        """Return whether the layers fit in their room if the halo buffer has that many bytes of it."""
+        """Return whether the layers fit in their budget if the halo buffer has that many bytes of it."""
         return self.halo_bytes <= reserved_bytes <= self.room_bytes - self.nb_bytes
 
 
-def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
+def estimate_of(chains: Sequence[TimedPlan], budget: MemoryBudget, assumption: Assumption) -> ChainEstimate:
     """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
     plans = [each.plan for each in chains]
     times = [each.times for each in chains]
-    if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
+    if all(one.sb_bytes + other.sb_bytes <= budget.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
     predicted_ps, cost_ps = assumption.predicted_ps(times), assumption.cost_ps(times)
-    return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, room.nb_bytes)
+    return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, budget.nb_bytes)
 
 
 def computes_halo_again(plan: ChainPlan) -> bool:
@@ -128,7 +128,7 @@ def computes_halo_again(plan: ChainPlan) -> bool:
 def label_of(plan: ChainPlan) -> str:
     """Return how a chain runs, in words."""
     parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
-    if plan.slabs:
+    if plan.halo_places:
         parts.append("halo retained")
     elif plan.passes > 1 and computes_halo_again(plan):
         parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")

@@ -12,10 +12,10 @@ from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
+    BufferCounts,
     ChainDraft,
     ChainPlan,
-    Room,
-    Turns,
+    MemoryBudget,
     countless,
     draft_chain,
 )
@@ -30,7 +30,7 @@ from device_agents.emulated_npu.compiler.planning.search.effort import Effort, i
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
-_ONE_TURN = Turns(across=1, between=1)
+_SINGLE_BUFFERS = BufferCounts(across=1, between=1)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
 _HARDLY_MORE = 1.03
@@ -54,7 +54,7 @@ class CutSearch:
         self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
 
-    def coarsest(self, chain: Chain, room: Room, effort: Effort) -> list[TimedPlan]:
+    def coarsest(self, chain: Chain, budget: MemoryBudget, effort: Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
         refused: DoesNotFit | None = None
@@ -69,9 +69,9 @@ class CutSearch:
                     fewest = min((count_tiles(last, cuts) for cuts in group), default=0)
                     refused = countless(last, fewest) if fewest > MAX_PASSES else refused
                     continue
-                wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
+                wanted = 2 * problems[0].demand_bytes / max(1, budget.nb_bytes) if problems else 1.0
                 try:
-                    found += self._coarsest_whole(candidates, wanted, chain, room, effort)
+                    found += self._coarsest_whole(candidates, wanted, chain, budget, effort)
                 except DoesNotFit as error:
                     problems.append(error.with_traceback(None))
                 except NotTileable:
@@ -82,7 +82,7 @@ class CutSearch:
                     break
             if found:
                 timed = list(map(self._times.timed, found))
-                return timed + self._in_parts(timed[0], chain, room, effort)
+                return timed + self._in_parts(timed[0], chain, budget, effort)
         if not problems and refused is not None:
             raise refused
         if not problems:
@@ -90,7 +90,7 @@ class CutSearch:
         problems.sort(key=lambda problem: problem.demand_bytes)
         raise problems.pop(0)
 
-    def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: Effort) -> list[TimedPlan]:
+    def _in_parts(self, whole: TimedPlan, chain: Chain, budget: MemoryBudget, effort: Effort) -> list[TimedPlan]:
         """Return plans in a few passes for a chain that fits in one.
 
         Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
@@ -99,16 +99,16 @@ class CutSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(whole.plan, room):
+        if max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(whole.plan, budget):
             return []
-        tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, room.nb_bytes)
+        tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, budget.nb_bytes)
         found: list[ChainPlan] = []
         stages = itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages)
         for group in itertools.chain.from_iterable(stages):
             candidates = [cuts for cuts in group if is_searched(chain.layers[-1], cuts, effort.tiles)]
             # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
             with contextlib.suppress(DoesNotFit, NotTileable):
-                found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
+                found += self._coarsest_whole(candidates, wanted, chain, budget, tried) if candidates else []
             if found and len(candidates) >= _FEW_CUTS:
                 break
         timed = [self._times.timed(each) for each in found]
@@ -117,7 +117,7 @@ class CutSearch:
         return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _finer(
-        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: Effort
+        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> list[TimedPlan]:
         """Return plans of cuts from coarse to fine, until `effort.finer` in a row are not faster than those before."""
         found: list[TimedPlan] = []
@@ -127,7 +127,7 @@ class CutSearch:
                 break
             idle += 1
             with contextlib.suppress(DoesNotFit, NotTileable):  # a finer cut may keep more halo than there is room for
-                timed = list(map(self._times.timed, self._variants(chain, cuts, room, effort)))
+                timed = list(map(self._times.timed, self._variants(chain, cuts, budget, effort)))
                 found += timed
                 took_ps = min(each.times.together_ps for each in timed)
                 if took_ps < fastest_ps:
@@ -135,32 +135,34 @@ class CutSearch:
         return found
 
     def _coarsest_whole(
-        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: Effort
+        self, candidates: list[Cuts], wanted: float, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
-            return self._coarsest_of(candidates, wanted, chain, room, effort)
+            return self._coarsest_of(candidates, wanted, chain, budget, effort)
         except DividesParts:
             whole = [cuts for cuts in candidates if _keeps_parts(chain, cuts)]
             if not whole:
                 raise
-            return self._coarsest_of(whole, wanted, chain, room, effort)
+            return self._coarsest_of(whole, wanted, chain, budget, effort)
 
     def _coarsest_of(
-        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: Effort
+        self, candidates: list[Cuts], wanted: float, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> list[ChainPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
-        first, found = self._fitting(candidates, guess, chain, room, effort)
+        first, found = self._fitting(candidates, guess, chain, budget, effort)
         if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
-                found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
+                found += self._fitting(
+                    candidates[: first + 1], first, chain, budget, replace(effort, buffer_counts=_SINGLE_BUFFERS)
+                )[1]
         finer = candidates[first + 1 :]
         if finer and self._options.halo == "auto" and computes_halo_again(found[0]):
             with contextlib.suppress(DoesNotFit, NotTileable):  # smaller tiles leave room for the halo
-                found += self._fitting(finer, 0, chain, room, replace(effort, modes=_RETAIN))[1]
+                found += self._fitting(finer, 0, chain, budget, replace(effort, modes=_RETAIN))[1]
         if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
             with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
-                found += self._fitting(candidates[first:], 0, chain, room, effort.overlapping())[1]
+                found += self._fitting(candidates[first:], 0, chain, budget, effort.overlapping())[1]
         return found
 
     def _uses_both_units(self, plan: ChainPlan) -> bool:
@@ -171,14 +173,14 @@ class CutSearch:
         return times.unit_ps < times.cp_ps
 
     def _fitting(
-        self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: Effort
+        self, candidates: list[Cuts], guess: int, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> tuple[int, list[ChainPlan]]:
         """Return the place of the first candidate that fits, and the plans of it and of some after it."""
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
-                tried[place] = self._variants(chain, candidates[place], room, effort)
+                tried[place] = self._variants(chain, candidates[place], budget, effort)
             return tried[place]
 
         first = first_that_fits(len(candidates), guess, plans)
@@ -186,39 +188,39 @@ class CutSearch:
         if not effort.finer:
             return first, found
         fastest_ps = min(self._times.timed(each).times.together_ps for each in found)
-        finer = self._finer(candidates[first + 1 :], fastest_ps, chain, room, effort)
+        finer = self._finer(candidates[first + 1 :], fastest_ps, chain, budget, effort)
         return first, found + [each.plan for each in finer]
 
-    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: Effort) -> list[ChainPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, budget: MemoryBudget, effort: Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problems: list[DoesNotFit] = []
         for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
             cut = tuple([Cut(item.axis, item.size, mode) for item, mode in zip(cuts, modes, strict=True)])
             try:
-                found.append(self._planned(chain, cut, room, effort.turns))
+                found.append(self._planned(chain, cut, budget, effort.buffer_counts))
             except DoesNotFit as error:
                 problems.append(error.with_traceback(None))  # a traceback would keep all callers' values, as cycles
-                if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
+                if error.memory == "NB" and error.demand_bytes > budget.nb_bytes:  # does not fit without a halo either
                     break
                 continue
-            if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
+            if not found[-1].halo_places or len(found) == effort.plans:  # without a halo all modes are the same
                 break
         if problems and not found:
             raise problems.pop()
         return found
 
-    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:
-        """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
-        key = chain.key, cuts, turns
+    def _planned(self, chain: Chain, cuts: Cuts, budget: MemoryBudget, buffer_counts: BufferCounts) -> ChainPlan:
+        """Return the plan of a chain cut in one way; only whether it fits depends on the budget."""
+        key = chain.key, cuts, buffer_counts
         if key not in self._drafts:
-            self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
-        self._drafts[key].check(room)
+            self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, buffer_counts)
+        self._drafts[key].check(budget)
         known = self._plans.setdefault(key, {})
-        if room.sb_bytes not in known:
-            same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= room.sb_bytes)
-            known[room.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, room.sb_bytes)
-        return known[room.sb_bytes]
+        if budget.sb_bytes not in known:
+            same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= budget.sb_bytes)
+            known[budget.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, budget.sb_bytes)
+        return known[budget.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo
@@ -239,10 +241,10 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     return busy and _DOUBT * parts.together_ps < whole.together_ps
 
 
-def _could_keep_weights(plan: ChainPlan, room: Room) -> bool:
+def _could_keep_weights(plan: ChainPlan, budget: MemoryBudget) -> bool:
     """Return whether a plan streams weights that SB can hold: in several passes they stay there, in larger loads."""
     loads = [load for weights in plan.weights.values() for load in weights.loads]
-    return not plan.keeps_weights and sum(load.bytes for load in loads) <= room.sb_bytes
+    return not plan.keeps_weights and sum(load.bytes for load in loads) <= budget.sb_bytes
 
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:

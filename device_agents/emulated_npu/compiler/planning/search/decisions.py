@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
@@ -32,7 +32,7 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
     It is the first one, or for a layer without neighbours the second. Where features and weights share one buffer,
     every chain divides it in the way that is fastest for that chain.
     """
-    planner = Planner(graph, machine, options, externals, rooms_of(machine))
+    planner = Planner(graph, machine, options, externals, budgets_of(machine))
     return _decided(planner, [_ALONE if len(graph.layers) == 1 else _DOUBTING], options)[0]
 
 
@@ -43,7 +43,7 @@ def decide_by_each_assumption(
 
     A short graph is also tried as one chain: the search ends before it gets there.
     """
-    planner = Planner(graph, machine, options, externals, rooms_of(machine))
+    planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
     for decisions in _alternatives(planner, graph, options):
         chains = tuple(decision.chains for decision in decisions)
@@ -69,7 +69,7 @@ def other_chains(
     where the options fix where chains end.
     """
     count = len(graph.layers)
-    planner = Planner(graph, machine, options, externals, rooms_of(machine)).assuming(_ALONE)
+    planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
     if count > _FEW_LAYERS or options.chains != "auto" or len(planner.starts(count)) == 1:
         return
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
@@ -90,7 +90,7 @@ def decide_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, ends: Sequence[int], halo_bytes: int
 ) -> tuple[Decision, ...]:
     """Choose how to run chains that end at `ends`, with that much of a halo buffer; raises DoesNotFit."""
-    planner = Planner(graph, machine, options, externals, rooms_of(machine)).within(halo_bytes)
+    planner = Planner(graph, machine, options, externals, budgets_of(machine)).within(halo_bytes)
     return tuple(planner.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
 
 
@@ -133,9 +133,9 @@ def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
         return planner.outlined(ends)
 
 
-def rooms_of(machine: Machine) -> tuple[Room, ...]:
+def budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
     """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
     if not machine.shared_buffer:
-        return (Room(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
+        return (MemoryBudget(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
     sizes = [aligned_down(machine.nb_bytes * quarters // 4) for quarters in range(1, 4)]
-    return tuple(Room(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)
+    return tuple(MemoryBudget(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)
