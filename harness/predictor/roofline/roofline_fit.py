@@ -21,7 +21,7 @@ from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
-_PULL_OFFSET = 0.1
+_PULL_OFFSET = 0.05
 _FINER = 2.0
 """Finer classes are drawn to their coarser ones more strongly, so that these hold what classes have in common."""
 _PULL_OVERLAP = 0.02
