@@ -13,7 +13,7 @@ from types import MappingProxyType
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.barriers import (
     Phases,
@@ -204,7 +204,10 @@ class _GroupMemory:
         """
         chains = [_chains(decisions[core]) for core in group.cores]
         found = shared_lifetimes(group.parts, [phases[core] for core in group.cores]) if len(chains) > 1 else {}
-        found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
+        plans = [plan for own in chains for plan in own]
+        moved = {whole_value(name) for plan in plans for name in (*plan.geometry.stored, *plan.geometry.loaded)}
+        kept = moved & spaces.keys() - group.slots.keys()
+        found = {name: span for name, span in found.items() if name in kept}
         values = (group.graph.values[name] for name in found)
         sizes = (buffer_bytes(value.shape, element_type(value, group.machine)) for value in values)
         if sum(map(aligned, sizes)) <= group.machine.llc.bytes - occupied.llc_bytes:
