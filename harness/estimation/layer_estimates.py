@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from harness.array_types import Floats
 from harness.lut.neighbourhoods import ClassValue, Neighbourhoods
@@ -20,9 +20,6 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import NORMAL_90
 from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
-
-if TYPE_CHECKING:
-    from harness.predictor.features.layer_features import LayerFeatures
 
 PREDICTED = ("interpolated", "extrapolated")
 MOSTLY = 0.5
@@ -156,8 +153,6 @@ def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[Looked
 
 def features_of(layer: KeyedLayer, found: LookedUp) -> LayerFeatures | None:
     """Return the features of a layer that decide about the loads of weights; None if its key cannot be parsed."""
-    from harness.predictor.features.key_features import describe  # not loaded for networks that were measured
-
     return describe(layer.key.text, layer.context) if found.predicted is None else found.predicted.layer
 
 

@@ -60,7 +60,7 @@ class CampaignForecast:
         others = {number: took_s for number, took_s in self._load_s.items() if number != batch}
         expected_s = self._mean(others, self.loads) * self.loads[batch]
         whole_s = max(seconds / share, expected_s, 1e-9) if share else self._load_s.get(batch, expected_s)
-        self._load_s[batch], self.step_s = whole_s, next_share * whole_s - seconds
+        self._load_s[batch], self.step_s = whole_s, max(0.0, next_share * whole_s - seconds)
         self._loading = batch, seconds / whole_s if share else 0.0
 
     def loaded(self, batch: int, seconds: float) -> None:

@@ -107,6 +107,11 @@ class TimeLeft:
         ahead = {name for name, effort in self._ahead.items() if effort}
         return [run for run in self.earlier if ahead <= {one.name for one in run if one.effort}] or self.earlier
 
+    @property
+    def _step(self) -> float:
+        """The share of the present step, never negative: a next share may be a guess that was passed."""
+        return max(0.0, (self._next or 1.0) - (self._share or 0.0))
+
     def _by_own_steps(self) -> float:
         """Return how long the phase takes as its steps show it."""
         return (self._share_s - self._began_s) / (self._share or 1.0)
@@ -119,9 +124,8 @@ class TimeLeft:
             return None
         here_s, behind = expected_s[self._name], list(expected_s).index(self._name) + 1
         known = [one for one in present if one.name in expected_s]
-        step_s = here_s * ((self._next or 1.0) - (self._share or 0.0))
         passed_s = sum(expected_s[one.name] for one in known[:-1])
-        passed_s += here_s * (self._share or 0.0) + min(step_s, now_s - self._share_s)
+        passed_s += here_s * (self._share or 0.0) + min(here_s * self._step, max(0.0, now_s - self._share_s))
         pace = (sum(one.seconds for one in known) + _PACE_S) / (passed_s + _PACE_S)
         return self._left_of_phase(pace * here_s, now_s) + pace * sum(list(expected_s.values())[behind:])
 
@@ -131,10 +135,9 @@ class TimeLeft:
         A step that has not ended probably takes longer than expected, and so do the steps after it: the more, the
         larger the step is.
         """
-        share, gone_s = self._share or 0.0, now_s - self._share_s
+        share, step, gone_s = self._share or 0.0, self._step, max(0.0, now_s - self._share_s)
         weight = math.sqrt(min(1.0, share))
         whole_s = weight * self._by_own_steps() + (1 - weight) * expected_s
-        step = (self._next or 1.0) - share
         if share and not self._next:
             return max(whole_s * step - gone_s, 0.0)
         lasting_s = _lasting_s(whole_s * step, gone_s)

@@ -24,6 +24,7 @@ from harness.network.model_references import (
     ModelContent,
     ModelReference,
     Models,
+    is_builtin,
     load_network,
     model_references,
     shown,
@@ -116,6 +117,7 @@ def read_each(
     """Read all networks of a list by a function, in `jobs` processes; notes and errors are those of `read_networks`."""
     references = model_references(models)
     networks: list[AnyNetwork] = []
+    sources: list[ModelReference] = []
     refused: list[RefusedNetwork] = []
     attempts = results(lambda at: _attempt(references[at], load), len(references), jobs, next_step=_NEXT)
     for done, (found, lines) in enumerate(attempts, start=1):
@@ -126,24 +128,35 @@ def read_each(
             refused.append(found)
         else:
             networks.append(found)
+            sources.append(references[done - 1])
             _note_unmeasured(found, note)
     check_refused(refused, len(networks), strict=strict)
     note_refused(refused, note)
     if not refused:  # the dimension may belong to a network that was refused
         _check_dims(networks, dims or {})
-    return NetworksRead(_with_distinct_names(networks), tuple(refused), dims or {})
+    return NetworksRead(_with_distinct_names(networks, sources), tuple(refused), dims or {})
 
 
-def _with_distinct_names(networks: Sequence[AnyNetwork]) -> tuple[AnyNetwork, ...]:
-    """Return the networks; different ones of the same name get the folders by which their files differ before it."""
+def _with_distinct_names(networks: Sequence[AnyNetwork], sources: Sequence[ModelReference]) -> tuple[AnyNetwork, ...]:
+    """Return the networks; different ones of the same name get the folders by which their files differ before it.
+
+    Files that differ by nothing but their suffixes keep these. Networks that come from no file keep their names.
+    """
     digests = defaultdict(set)
     for one in networks:
         digests[one.name].add(one.sha256)
-    files = {one.file: PurePath(one.file).with_suffix("").parts for one in networks if len(digests[one.name]) > 1}
-    longest = max(map(len, files.values()), default=0)
-    depth = next((n for n in range(2, longest) if len({parts[-n:] for parts in files.values()}) == len(files)), longest)
-    names = {file: str(PurePath(*parts[-depth:])) for file, parts in files.items() if len(parts) > 1}
-    return tuple(replace(one, name=names[one.file]) if one.file in names else one for one in networks)
+    paths = {
+        at: PurePath(source)
+        for at, (one, source) in enumerate(zip(networks, sources, strict=True))
+        if isinstance(source, str) and not is_builtin(source) and len(digests[one.name]) > 1
+    }
+    files = {at: path.with_suffix("").parts for at, path in paths.items()}
+    if len({*files.values()}) < len({*paths.values()}):
+        files = {at: path.parts for at, path in paths.items()}
+    longest, count = max(map(len, files.values()), default=0), len({*files.values()})
+    depth = next((n for n in range(2, longest) if len({parts[-n:] for parts in files.values()}) == count), longest)
+    names = {at: printable(str(PurePath(*parts[-depth:]))) for at, parts in files.items()}
+    return tuple(replace(one, name=names[at]) if at in names else one for at, one in enumerate(networks))
 
 
 def reading_jobs(references: Sequence[ModelReference]) -> int:

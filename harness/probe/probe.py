@@ -82,13 +82,14 @@ def layer_probe(
     auxiliary: AuxiliaryKind,
     role: Role,
     layout: Layout = "outside",
+    returned: Collection[str] = (),
 ) -> Probe:
     """Return a probe of [producers +] layer + auxiliary layer, which reads the layer's first result.
 
-    It also returns the layer's further results. Where the network returns the first one, so does the probe, unless its
-    role is `layer`; see `left_by`. `layout` is the layout in which the device keeps that result. Ensures that the model
-    passes the ONNX checker, has the layer's operators in their order, and has at most one edge from the layer to the
-    auxiliary layer.
+    It also returns the layer's further results, and the first one if that is among the `returned` outputs of the
+    network; see `left_by`. `layout` is the layout in which the device keeps that result. Ensures that the model passes
+    the ONNX checker, has the layer's operators in their order, and has at most one edge from the layer to the auxiliary
+    layer.
     """
     builder = ModelBuilder(network.opset)
     bound = {
@@ -96,11 +97,11 @@ def layer_probe(
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
     first, *further = layer.graph.outputs
-    read, returned = [first], list[str]()
-    if role != "layer":  # S1.1
-        read, returned = left_by(network, [first], {node.index for node in layer.graph.nodes}, auxiliary)
+    read, left = [first], list[str]()
+    if first in returned:
+        read, left = left_by(network, [first], {node.index for node in layer.graph.nodes}, auxiliary)
     results, terms = attach_all(builder, ((names[name], layout) for name in read), auxiliary)
-    others = [names[name] for name in (*returned, *further)]
+    others = [names[name] for name in (*left, *further)]
     model = builder.build([*results, *others])
     _check_probe(model, layer, names[first], len(read), len(others))
     return finish(role, layer.name, model, terms, auxiliary)
@@ -111,7 +112,7 @@ def left_by(
 ) -> tuple[list[str], list[str]]:
     """Return which results of nodes an auxiliary layer reads in their probe, and which the probe returns itself.
 
-    It returns what the network returns: a runtime may have to convert its layout for the host, and may not remove the
+    It returns what the network returns: a runtime may have to convert its layout for the host, and cannot remove the
     operator that writes it. OpenVINO copies a tensor that is both read and returned, so such a tensor has an auxiliary
     layer only if other nodes read it in the network. On a device with its own memory the transfer would hide the layer.
     """

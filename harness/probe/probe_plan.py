@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
@@ -24,6 +24,8 @@ from harness.probe.producer import ProducerKind, left_standing, producer_of, pro
 
 STACK_COPIES = (1, 2, 4)
 HOT_RUNS = 3
+_Place = tuple[LayerKey, str]
+"""A layer's key and its context."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,20 @@ def plan_probes(
     `cache_bytes` is the size of a core's cache, None if the device's latency does not depend on caches: then all probes
     are visited cold, each once. Otherwise the probes of each network are visited together, including those that it
     shares with another, so that caches are in the same state as in that network; the probes that they are compared with
-    are visited warm.
+    are visited warm. The probe of a layer in a context returns its result if all networks return it in all places: a
+    result that one of them keeps may have another layout.
     """
-    plans = [_plan_network(cut, auxiliary, cache_bytes is not None and cut.runs_warm(cache_bytes)) for cut in networks]
+    occurrences = [_occurrences(cut) for cut in networks]
+    kept = {
+        place
+        for cut, layers_of in zip(networks, occurrences, strict=True)
+        for place, layers in layers_of.items()
+        if any(layer.graph.outputs[0] not in cut.network.outputs for layer in layers)
+    }
+    plans = [
+        _plan_network(cut, layers_of, kept, auxiliary, cache_bytes is not None and cut.runs_warm(cache_bytes))
+        for cut, layers_of in zip(networks, occurrences, strict=True)
+    ]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
     calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
@@ -218,7 +231,7 @@ def _hot(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
     """Return the layers of all networks, each context once, with the probes of the first plan that has it."""
-    merged: dict[tuple[LayerKey, str], LayerProbes] = {}
+    merged: dict[_Place, LayerProbes] = {}
     for layer in (layer for plan in plans for layer in plan.layers):
         known = merged.setdefault((layer.key, layer.context), replace(layer, networks=()))
         merged[layer.key, layer.context] = replace(known, networks=(*known.networks, *layer.networks))
@@ -247,13 +260,26 @@ class _NetworkPlan:
         return (*self.probes_in_context, *self.alone, *self.stacks)
 
 
-def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind, warm: bool) -> _NetworkPlan:
-    occurrences: dict[tuple[LayerKey, str], list[Layer]] = {}
+def _occurrences(cut: CutNetwork) -> dict[_Place, list[Layer]]:
+    """Return the layers of a network by key and context."""
+    found: dict[_Place, list[Layer]] = {}
     for layer in cut.layers:
-        occurrences.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
+        found.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
+    return found
+
+
+def _plan_network(
+    cut: CutNetwork,
+    occurrences: Mapping[_Place, Sequence[Layer]],
+    kept: Collection[_Place],
+    auxiliary: AuxiliaryKind,
+    warm: bool,
+) -> _NetworkPlan:
+    """Return the probes of a network; those of `kept` layers do not return their results."""
     plan = _NetworkPlan(warm)
     for (key, context), (layer, *others) in occurrences.items():
-        probes, stacks = _layer_probes(cut, layer, auxiliary)
+        returned = () if (key, context) in kept else cut.network.outputs
+        probes, stacks = _layer_probes(cut, layer, auxiliary, returned)
         if cut.runtime_graph is not None and cut.runtime_graph.is_view(layer.graph.nodes):
             probes, stacks = probes | {"in_context": probes["null"], "layer": probes["auxiliary"]}, []
         if warm:
@@ -275,7 +301,9 @@ def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
     return list(fresh.values())
 
 
-def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[dict[str, Probe], list[Probe]]:
+def _layer_probes(
+    cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind, returned: Collection[str]
+) -> tuple[dict[str, Probe], list[Probe]]:
     """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     front = cut.producers_of(inputs, layer.graph.nodes)
@@ -289,7 +317,9 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     probes = {
         "layer": layer_probe(network, layer, alone, auxiliary, "layer", layout),
         "auxiliary": null_probe(written, ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
-        "in_context": layer_probe(network, layer, [front[name] for name in inputs], auxiliary, "context", layout),
+        "in_context": layer_probe(
+            network, layer, [front[name] for name in inputs], auxiliary, "context", layout, returned
+        ),
         "null": null_probe(
             [network.types[name] for name in before],
             [front[name] for name in before],

@@ -23,6 +23,12 @@ def test_an_estimate_of_a_network_that_was_read_before_loads_no_runtime(tmp_path
     assert not {"onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "paramiko"} & set(loaded)
 
 
+def test_a_session_with_this_machine_loads_no_ssh() -> None:
+    """The modules of a session are loaded without paramiko, which takes a third of the time."""
+    program = "import sys, harness.device.session; sys.exit('paramiko' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -357,7 +357,7 @@ BAD_MANIFESTS = [
     ("overhead", "coefficients", "runs", "stderr", -1.0),
     ("overhead", "covariance", [[1.0]]),
     ("overhead", "covariance", 0, [1.0]),
-    ("overhead", "covariance", [[-1.0 * (row == column) for column in range(8)] for row in range(8)]),
+    ("overhead", "covariance", [[-1.0 * (row == at) for row in COLUMNS] for at in COLUMNS]),
     ("overhead", "scatter", -1.0),
     ("network_errors", {"0123456789abcdef": -1.0}),
     ("network_errors", {"another": 0.1}),
@@ -441,14 +441,15 @@ def test_the_interval_of_an_entry_is_never_negative() -> None:
     assert (low, high) == pytest.approx((1e-3 - 1.96e-5, 1e-3 + 1.96e-5), rel=1e-4)
 
 
-def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacking", [LATER_TERMS, ("input_pairs",)])
+def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path, lacking: tuple[str, ...]) -> None:
     """A table without the later terms of the overhead is read, and they cost nothing."""
     folder = publish(table([entry("a")]), tmp_path).path
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    kept = len(COLUMNS) - len(LATER_TERMS)
+    kept = len(COLUMNS) - len(lacking)
     overhead = manifest["overhead"]
     overhead["covariance"] = [row[:kept] for row in overhead["covariance"][:kept]]
-    for name in LATER_TERMS:
+    for name in lacking:
         del overhead["coefficients"][name]
     with (folder / ENTRIES).open(newline="") as text:
         found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead

@@ -68,6 +68,15 @@ def test_a_batch_takes_as_long_to_load_as_others_by_its_effort() -> None:
         forecast.loaded(batch, expected_s)
 
 
+def test_an_overdue_step_is_never_negative() -> None:
+    """The first step of a batch that takes longer than others predict has no time left, not less than none."""
+    forecast = CampaignForecast([1.0, 1.0], [1.0, 1.0], [[2]] * 2, [0, 0], compiles=True)
+    forecast.loaded(0, 1.0)
+    forecast.loading(1, 0.0, 1.0, 0.0)
+    forecast.loading(1, 0.0, 0.25, 5.0)
+    assert forecast.step_s == 0.0
+
+
 def test_a_resumed_campaign_has_the_effort_of_what_is_left() -> None:
     """Finished batches are not compiled; rounds alone take less than any compilation, and finished ones nothing."""
     loads, passes = [10.0, 10.0, 1.0], [[4, 8], [4], []]

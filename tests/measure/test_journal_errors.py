@@ -177,6 +177,20 @@ def test_a_file_system_without_locks_is_no_other_process(path: Path, monkeypatch
         Journal(path)
 
 
+def test_a_lock_beside_which_no_file_can_be_made_is_another_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in which no file can be made does not show that its file system locks none."""
+
+    def refuse(**_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("harness.measure.journal.database.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with _locked(path, "BEGIN EXCLUSIVE"), pytest.raises(JournalError, match=r"cannot be opened.*locked it.*Wait"):
+        Journal(path)
+
+
 def test_a_journal_in_a_folder_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading writes nothing beside the file; a change is an error that names the permission."""
     content = {one.name: one.read_bytes() for one in path.parent.iterdir()}

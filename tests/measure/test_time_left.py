@@ -165,6 +165,20 @@ def test_a_report_without_the_next_share_ends_the_step(command: Command) -> None
     assert command.left.remaining_s == pytest.approx(50.0)
 
 
+@pytest.mark.parametrize(("following", "gone_s"), [(0.25, 50.0), (0.25, 0.0), (0.75, -1.0), (None, -1.0)])
+def test_a_step_neither_shrinks_nor_begins_later(following: float | None, gone_s: float, command: Command) -> None:
+    """After a next share below the share, and by a clock before the last report, half of a phase is left."""
+    command.start([])
+    command.go("measuring", 100.0)
+    for earlier in ([command.left.run], []):
+        command.start(earlier)
+        command.left.see(Progress("measuring", 0, 0, effort=100.0))
+        command.now_s += 100.0
+        command.left.see(Progress("measuring", 0, 0, effort=100.0, share=0.5, next_share=following))
+        command.now_s += gone_s
+        assert command.left.remaining_s == pytest.approx(100.0, rel=0.2)
+
+
 def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
     """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])

@@ -20,7 +20,7 @@ from harness.network.documents import decode_document, encode
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 from harness.network.keyed_network import KeyedAnswer, KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
-from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
+from harness.network.model_references import BUILTIN_NAMES, ModelContent, load_network, model_path
 from harness.network.network_list import read_networks
 from harness.network.reading.limits import READING
 
@@ -264,3 +264,19 @@ def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: 
     Path(paths[0]).write_bytes(b"")
     with pytest.raises(NetworksRefused, match="2 of 6 networks are refused"):
         read_keyed_networks(paths, DEFAULT_RULES, strict=True)
+
+
+def test_networks_of_one_name_are_distinct_by_their_files(tmp_path: Path) -> None:
+    """Suffixes count if files differ by nothing else, and all of a long path; in memory even no name is kept."""
+    deep = tmp_path / ("a" * 120) / ("b" * 120)
+    endings, folders = [tmp_path / "net.onnx", tmp_path / "net.model"], [deep / "1/net.onnx", deep / "2/net.onnx"]
+    for (one, other), names in (
+        (endings, [f"{tmp_path.name}/net.onnx", f"{tmp_path.name}/net.model"]),
+        (folders, ["1/net", "2/net"]),
+    ):
+        for path, widths in ((one, (8,)), (other, (8, 16))):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            build_network(path, widths)
+        assert [network.name for network in read_networks([one, other]).networks] == names
+    models = [ModelContent("", path.read_bytes()) for path in endings]
+    assert [network.name for network in read_networks(models).networks] == ["", ""]

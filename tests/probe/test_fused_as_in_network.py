@@ -66,7 +66,7 @@ def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, mon
     for layer in layers.values():
         producers = producers_of(network, layer.graph.inputs, layer.graph.nodes, graph.blocked)
         plain = layer.graph.outputs[0] not in graph.blocked
-        probe = layer_probe(network, layer, producers, DEFAULT_AUXILIARY, "context", plain)
+        probe = layer_probe(network, layer, producers, DEFAULT_AUXILIARY, "context", plain, network.outputs)
         if probe.model.weight_bytes <= LARGEST_WEIGHT_BYTES and not _executed_apart(backend, probe.model, layer):
             wrong.append(layer.op)
     assert not wrong, f"{len(wrong)} of {len(layers)} layers: {sorted(set(wrong))}"

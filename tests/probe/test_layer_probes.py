@@ -204,6 +204,34 @@ def test_a_probe_returns_what_the_network_returns(kind: AuxiliaryKind) -> None:
     assert found == ([(1, 0, 1), (1, 0, 1)] if kind.layer.device_memory else [(1, 1, 2), (0, 1, 1)])
 
 
+def test_a_result_that_one_network_keeps_is_not_returned() -> None:
+    """A layer's probe returns its result only if every network does so in every place, whatever their order."""
+
+    def chain(ops: tuple[str, ...], *returned: str) -> CutNetwork:
+        names = ["x", *(f"{op}{at}" for at, op in enumerate(ops))]
+        nodes = [helper.make_node(op, [names[at]], [names[at + 1]]) for at, op in enumerate(ops)]
+        values = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16, 8, 8))
+            for name in ("x", names[-1], *returned)
+        ]
+        graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        network = prepare(check_model("chain", model, model.SerializeToString()), {})
+        return CutNetwork(network, cut(network, ()), frozenset())
+
+    def returns(*networks: CutNetwork) -> set[tuple[str, bool]]:
+        plan = plan_probes(networks, (), AuxiliaryKind.AVGPOOL)
+        shapes = [(layer, [one.shape for one in plan.probes[layer.in_context].model.outputs]) for layer in plan.layers]
+        return {(layer.in_context, (1, 16, 8, 8) in found) for layer, found in shapes if layer.op == "Sin"}
+
+    ops = ("Cos", "Sin", "Cos", "Sin", "Abs")
+    inner, partly, always = chain(ops), chain(ops, "Sin1"), chain(ops, "Sin1", "Sin3")
+    (kept,), (returned,) = returns(inner), returns(always)
+    assert (kept[1], returned[1]) == (False, True)
+    for others in ((partly,), (inner, partly), (partly, inner), (inner, always), (always, inner), (always, partly)):
+        assert returns(*others) == {kept}
+
+
 def test_a_runtime_that_merges_maps_has_producers_that_it_leaves_standing() -> None:
     """They are in front of operators that it might merge with them; convolutions have the usual ones."""
     place = cut_network("mobilenetv2")

@@ -205,6 +205,8 @@ class ProgressLine:
     _time: TimeLeft = field(init=False)
     _started_s: float = field(init=False)
     _is_done: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """One thread sees the progress, and another one may draw the line."""
 
     def __post_init__(self) -> None:
         self.command = self.command or self.label
@@ -220,7 +222,8 @@ class ProgressLine:
             self._is_done, self.before_s = False, 0.0
             self._begin()
         self._progress = progress
-        self._time.see(progress)
+        with self._lock:
+            self._time.see(progress)
 
     @property
     def text(self) -> str:
@@ -233,7 +236,8 @@ class ProgressLine:
         self._time = TimeLeft(earlier_runs(self.command), self.clock, self.before_s)
 
     def _forecast(self) -> str:
-        left_s = None if self._is_done else self._time.remaining_s
+        with self._lock:
+            left_s = None if self._is_done else self._time.remaining_s
         if left_s is None:
             return ""
         left_s, gone_s = max(1.0, left_s), self.clock() - self._started_s

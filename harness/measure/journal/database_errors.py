@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import sqlite3
 import tempfile
@@ -55,11 +56,11 @@ def database_error(file: str, path: Path, task: Task, error: sqlite3.Error, spar
 
 def _lock_refusal(folder: Path) -> str:
     """Return why the file system of a folder locks no file, which SQLite reports as a lock of another process."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as trial:
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as trial:  # a full folder shows nothing
+        try:
             fcntl.lockf(trial, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return reason_of(error)
+        except OSError as error:
+            return reason_of(error)
     return ""
 
 
