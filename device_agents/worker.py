@@ -146,6 +146,7 @@ class Worker:
             try:
                 loads = [self._loaders.submit(load).result for load in loads]
             except RuntimeError as error:  # no thread can be started
+                signal.alarm(_ENDING_S)
                 raise SystemExit("out of memory or threads: %s" % error) from error
         for at, frame in enumerate(frames):
             self._guarded(frame, partial(self._answer_put, frame, loads[at], LoadMemory() if alone else None))

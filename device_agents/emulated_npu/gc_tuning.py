@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 _YOUNG_OBJECTS = 20_000
 """New objects before the collector looks at them; Python's default is 700."""
-YOUNG_OBJECTS_OF_FORK = 200_000
-"""The same in a process that only compiles: with ten times fewer, it spends a seventh of its time on collections."""
+YOUNG_OBJECTS_OF_MANY_MODELS = 200_000
+"""The same while a process compiles many models: with ten times fewer, a seventh of its time goes to collections."""
 
 
 @contextmanager

@@ -236,6 +236,7 @@ class Command:
     - SEND: target and first have equal dims; the target lies in DDR or LLC of the core `peer`, which receives a message
       when it is written. Without first the SEND moves nothing: its message announces a target that was written before,
       in memory that both cores share, or by a payload that this core has sent to another core of the peer's group.
+      Or it says only that this core has ended a layer; the target is then any operand that this core accessed.
     - RECEIVE: blocks its queue until the next message of the core `peer` has arrived; the target is its payload.
     - GATHER: target (n, row...) = first (rows, row...) at the rows that second (n) holds.
     - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: addend before

@@ -215,4 +215,8 @@ class SplitOptions:
     layer: tuple[str, ...] = option(
         (), "Compare only the layer with this name or this ONNX node; may be repeated.", metavar="NAME"
     )
-    verify: bool = option(True, "Also simulate every candidate event by event.", flag="--verify/--no-verify")
+    verify: bool = option(
+        True,
+        "Also simulate every candidate event by event. Every way to split the whole network is compiled in any case.",
+        flag="--verify/--no-verify",
+    )

@@ -77,9 +77,12 @@ class Parameters:
 def text_of(parameters: Parameters) -> str:
     """Return one line of JSON; floats are read back to the last bit."""
     roofline, calibration = parameters.roofline, parameters.calibration
+    steps = asdict(roofline.tiling)
+    if roofline.tiling.copies_windows == DeviceTiling.copies_windows:
+        del steps["copies_windows"]  # programs of before this field read what lacks it
     content = {
         "schema_version": _VERSION,
-        "steps": asdict(roofline.tiling),
+        "steps": steps,
         "roofline": {
             "tile_constants": roofline.tile_constants.tolist(),
             "names": roofline.names,

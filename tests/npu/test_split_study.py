@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,6 +115,14 @@ def test_predictions_choose_well_on_networks(name: str, cores: int, edge: Machin
         ways.append((network.true_ps, network.predicted_ps))
     for (fast, expected), (slow, other) in itertools.combinations(sorted(ways), 2):
         assert slow <= 1.03 * fast or expected < other
+
+
+def test_a_result_that_nobody_reads_has_no_place(edge: Machine) -> None:
+    """A network whose layers write values that nobody reads is predicted like its layers."""
+    proto = model([node("TopK", "x k", "largest places")], {"x": values((3, 8))}, {"k": np.array([1])}, ["places"])
+    study = study_splits(import_model(proto), edge, 2, verify=False)
+    best = next(network for network in study.networks if network.name == "best")
+    assert best.predicted_ps == sum(layer.choice.best.predicted_ps for layer in study.layers)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))

@@ -20,6 +20,7 @@ from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExa
 from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.tiling_search import find_tiling
+from harness.predictor.stored_parameters import parameters_from, text_of
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import LEVEL
 from harness.predictor.uncertainty.network_errors import stderr_of_sum
@@ -116,6 +117,16 @@ def test_files_that_are_no_predictor_are_refused(content: bytes) -> None:
     """Other bytes are refused, and the error names the next step."""
     with pytest.raises(LutCorrupt, match=r"not a predictor.*harness lut build"):
         Predictor(content)
+
+
+def test_a_tiling_as_before_a_field_is_stored_as_before(machine: Predictor) -> None:
+    """A predictor whose device copies windows is stored without this field, and another one with it."""
+    parameters = parameters_from(machine.content.partition(b"\n")[0].decode())
+    for copies in (True, False):
+        tiling = replace(parameters.roofline.tiling, copies_windows=copies)
+        text = text_of(replace(parameters, roofline=replace(parameters.roofline, tiling=tiling)))
+        assert ("copies_windows" in text) is not copies
+        assert parameters_from(text).roofline.tiling == tiling
 
 
 def test_a_predictor_of_another_version_is_named_as_such(machine: Predictor) -> None:

@@ -15,7 +15,7 @@ from typing import IO, Dict, Iterator, List, Sequence, Tuple
 
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.child_processes import end_with_parent
-from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_FORK, rare_collections
+from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
 from device_agents.emulated_npu.machine import Machine
 
 MOST_MODELS = 1000
@@ -59,7 +59,7 @@ def _time_part(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[byt
 
 def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[Tuple[int, bytes]]:
     """Compile models whose numbers arrive on a pipe; yields their numbers and results."""
-    with rare_collections(YOUNG_OBJECTS_OF_FORK):
+    with rare_collections(YOUNG_OBJECTS_OF_MANY_MODELS):
         while taken := os.read(waiting, _NUMBER.size):
             (number,) = _NUMBER.unpack(taken)
             with contextlib.suppress(Exception):  # loading the probe meets the same error, and reports it

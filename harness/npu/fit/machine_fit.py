@@ -37,7 +37,7 @@ _MOSTLY = 0.5
 _WORST = 10
 _NOTHING = 2.0
 REPLICATES = 200
-_LOW, _HIGH = 2.5, 97.5
+_PERCENTILES_95 = 2.5, 97.5
 
 
 @dataclass(frozen=True)
@@ -291,14 +291,19 @@ class ModelIntervals:
 def bootstrap(
     work: Amounts, keys: tuple[str, ...], model: LayerModel, repeatability: float, seed: int = 0
 ) -> ModelIntervals:
-    """Return percentile intervals over refits to drawn layers, widened by the relative error that all samples share."""
+    """Return percentile intervals over refits to layers that are drawn within each class.
+
+    The contexts of a layer are drawn together: their times depend on each other. The scatter of the layers about the
+    model holds the errors of their measurements. `repeatability`, the relative spread from process to process, is the
+    same for all samples of a table and does not show in the scatter, so it is added.
+    """
     random = np.random.default_rng(seed)
     groups = _groups(work, keys)
     fits = [refit(work.take(_draw(groups, random)), model) for _ in range(REPLICATES)]
     shared = 1 + Z_95 * repeatability * np.array([-1.0, 1.0])
 
     def of(values: list[float]) -> Floats:
-        return np.asarray(np.percentile(values, [_LOW, _HIGH]))
+        return np.asarray(np.percentile(values, _PERCENTILES_95))
 
     return ModelIntervals(
         np.stack([of([fit.operation_s[at] for fit in fits]) * shared for at in range(len(model.classes))]),

@@ -41,8 +41,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
     part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
-    predicts the same. Tilings that process one pixel at a time are judged in addition. Padding is skipped unless that
-    is clearly worse: most layers have little of it.
+    predicts the same. A tiling that processes one pixel at a time is taken unless tiles are better by more than two
+    standard errors, and padding is skipped unless that is as clearly worse: most layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -68,11 +68,11 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
 def with_moved_bytes(
     tiling: DeviceTiling, arrays: LayerArrays, latency_s: Floats, order: Ints, noise: Floats | None = None
 ) -> DeviceTiling:
-    """Return the tiling with the share of products that moves and the buffer of maps, found from layers in `order`.
+    """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
-    Transposed convolutions show the share, wide windows on large maps the buffer. Windows are copied, all of
-    a product moves and all maps are loaded once, as in ONNX Runtime, unless another value is nearer to held-out ones of
-    these layers by more than two standard errors.
+    Layers that may copy their windows show whether they do, wide windows on large maps the buffer, transposed
+    convolutions the share of their product. Windows are copied, all maps are loaded once and all of a product moves, as
+    in ONNX Runtime, unless another value is nearer to held-out ones of these layers by more than two standard errors.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     questions: list[tuple[Mask, list[dict[str, Any]]]] = [

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
@@ -121,16 +123,28 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
             session.put(LoadRequest("q", b"another model", (), (), 4))
 
 
-def test_a_worker_without_memory_waits_for_no_thread(rig: Rig, sabotage: Callable[..., None]) -> None:
-    """A worker that runs out of memory ends soon, also while an earlier load hangs in another thread."""
-    sabotage(refuses="full", reason="std::bad_alloc", hangs="stuck")
+@pytest.mark.parametrize(
+    ("lack", "message"),
+    [
+        ({"refuses": "full", "reason": "std::bad_alloc"}, "out of memory while loading full"),
+        ({"loaders": 1}, "out of memory or threads"),
+    ],
+)
+def test_a_worker_without_memory_waits_for_no_thread(
+    rig: Rig, runtime_folder: Path, sabotage: Callable[..., None], lack: dict[str, Any], message: str
+) -> None:
+    """A worker that lacks memory or threads ends by itself, also while an earlier load hangs in another thread."""
+    sabotage(hangs="stuck", **lack)
     device = load_inventory(rig.bench.workspace.devices)["bench"]
-    with AgentSession(start_agent(device), device, SHORT) as session:
+    with AgentSession(start_agent(device), device, replace(SHORT, load_s=20.0)) as session:
         session.greet()
         session.acquire("the test")
         requests = [LoadRequest(name, name.encode(), (), (), 4) for name in ("stuck", "full")]
+        send_signal(workers, runtime_folder, signal.SIGSTOP)
         assert all(map(session.put_ahead, requests))
-        with pytest.raises(WorkerDied, match="out of memory while loading full") as caught:
+        time.sleep(0.3)  # until the agent has passed both on: the worker takes them together
+        send_signal(workers, runtime_folder, signal.SIGCONT)
+        with pytest.raises(WorkerDied, match=f"the worker ended.*{message}") as caught:
             session.put(requests[0])
     assert "Free memory on bench" in caught.value.next_step
 

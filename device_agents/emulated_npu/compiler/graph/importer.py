@@ -186,7 +186,11 @@ class _Finish:
 
 
 def _ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dict[str, tuple[int, ...]]:
-    """Return the memory order of every value."""
+    """Return the memory order of every value.
+
+    Layers with windows, and layers that work across channels, need the channels innermost. Elementwise layers pass the
+    order on between their inputs and outputs. Inputs and outputs of the network keep the order of the host.
+    """
     innermost: dict[str, int] = {}
     spread: list[HardwareLayer] = []
     for layer in layers:

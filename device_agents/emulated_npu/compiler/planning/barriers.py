@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
@@ -50,15 +50,19 @@ def shared_lifetimes(parts: Sequence[Graph], phases: Sequence[Phases]) -> Mappin
     return {name: spans[name] for name in written if name not in results}
 
 
-def with_notices(commands: Sequence[Command], own: Phases, peers: Mapping[int, Phases]) -> list[Command]:
-    """Return the commands of a core, with a message at the end of a phase to each peer that goes on after it.
+def with_notices(
+    commands: Sequence[Command], own: Phases, peers: Mapping[int, Phases]
+) -> tuple[list[Command], frozenset[int]]:
+    """Return the commands of a core, with a notice at the end of a phase to each peer that goes on after it.
 
+    A notice is a message that announces no data; the second result has the places of the notices.
     `peers` has the phases of the other cores of the group. A peer that is idle until this core has ended another phase
-    needs no message.
+    needs none.
     """
     turns = {peer: sorted(set(phases.values())) for peer, phases in peers.items()}
     parts = [(phase, list(part)) for phase, part in _by_phase(commands, own)]
     result: list[Command] = []
+    notices: set[int] = set()
     accessed: Operand | None = None
     for place, (phase, part) in enumerate(parts):
         result += part
@@ -72,12 +76,13 @@ def with_notices(commands: Sequence[Command], own: Phases, peers: Mapping[int, P
             after = bisect_right(turn, phase)
             waits = after < len(turn) and (place + 1 == len(parts) or turn[after] <= parts[place + 1][0])
             if waits and peer not in notified and accessed is not None:
+                notices.add(len(result))
                 result.append(Command(Function.SEND, accessed, peer=peer, layer=part[-1].layer))
-    return result
+    return result, frozenset(notices)
 
 
 def barriers(
-    commands: Sequence[Command], own: Phases, core: int, sent: Mapping[int, tuple[Sequence[Command], Phases]]
+    commands: Sequence[Command], own: Phases, core: int, sent: Mapping[int, tuple[Iterable[Command], Phases]]
 ) -> Mapping[int, Mapping[int, int]]:
     """Return, by the place of a command, how many messages of each peer a core awaits before it.
 

@@ -6,14 +6,14 @@ the address at the receiver. Where each core takes its messages is decided when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.barriers import (
     Phases,
@@ -112,6 +112,7 @@ def plan(
     ]
     buffers = [memory.buffers for memory in memories]
     cores: dict[int, CorePlan] = {}
+    notices: dict[int, Collection[int]] = {}
     for group, memory in zip(division.groups, memories, strict=True):
         for core, machine, part, own in zip(group.cores, group.machines, group.parts, memory.externals, strict=True):
             chains = _chains(chosen[core])
@@ -120,9 +121,9 @@ def plan(
             commands = list(lowered(part, machine, chains, externals, layout))
             if memory.shares_addresses:
                 peers = {other: phases[other] for other in group.cores if other != core}
-                commands = with_notices(commands, phases[core], peers)
+                commands, notices[core] = with_notices(commands, phases[core], peers)
             cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
-    return _with_messages(division, memories, cores, phases)
+    return _with_messages(division, memories, cores, phases, notices)
 
 
 def lowered(
@@ -203,7 +204,10 @@ class _GroupMemory:
         """
         chains = [_chains(decisions[core]) for core in group.cores]
         found = shared_lifetimes(group.parts, [phases[core] for core in group.cores]) if len(chains) > 1 else {}
-        found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
+        plans = [plan for own in chains for plan in own]
+        moved = {whole_value(name) for plan in plans for name in (*plan.geometry.stored, *plan.geometry.loaded)}
+        kept = moved & spaces.keys() - group.slots.keys()
+        found = {name: span for name, span in found.items() if name in kept}
         values = (group.graph.values[name] for name in found)
         sizes = (buffer_bytes(value.shape, element_type(value, group.machine)) for value in values)
         if sum(map(aligned, sizes)) <= group.machine.llc.bytes - occupied.llc_bytes:
@@ -229,9 +233,13 @@ def _with_messages(
     memories: Sequence[_GroupMemory],
     cores: Mapping[int, CorePlan],
     phases: Mapping[int, Phases],
+    notices: Mapping[int, Collection[int]],
 ) -> tuple[GroupPlan, ...]:
     """Add the RECEIVEs of every core, and move values that share addresses to where they lie in the end."""
-    sent = {core: [one for one in own.commands if one.function is Function.SEND] for core, own in cores.items()}
+    sent = {
+        core: {place: one for place, one in enumerate(own.commands) if one.function is Function.SEND}
+        for core, own in cores.items()
+    }
     plans = []
     for group, memory in zip(division.groups, memories, strict=True):
         values = [ReceivedValue(group.graph.values[name], buffer) for name, buffer in memory.buffers.items()]
@@ -239,15 +247,15 @@ def _with_messages(
         for core in group.cores:
             commands, awaited = cores[core].commands, NO_BARRIERS
             if memory.shares_addresses:
-                peers = {other: (sent[other], phases[other]) for other in group.cores if other != core}
+                peers = {other: (sent[other].values(), phases[other]) for other in group.cores if other != core}
                 awaited = barriers(commands, phases[core], core, peers)
-            received = with_receives(commands, messages_to(core, sent), values, awaited)
+            received = with_receives(commands, messages_to(core, sent, notices), values, awaited)
             own.append(replace(cores[core], commands=memory.relocation.moved(received, frozenset(group.cores))))
-        received_bytes = sum(_payload_bytes(commands, set(group.cores)) for commands in sent.values())
+        received_bytes = sum(_payload_bytes(sends.values(), set(group.cores)) for sends in sent.values())
         plans.append(GroupPlan(group, tuple(own), memory.memory, received_bytes))
     return tuple(plans)
 
 
-def _payload_bytes(sent: Sequence[Command], cores: set[int]) -> int:
+def _payload_bytes(sent: Iterable[Command], cores: set[int]) -> int:
     payloads = [command.target.descriptor for command in sent if command.peer in cores and command.first is not None]
     return sum(payload.elements * payload.dtype.bytes for payload in payloads)

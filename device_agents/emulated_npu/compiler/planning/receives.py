@@ -6,7 +6,7 @@ Messages of one sender arrive in the order in which they were sent: waiting for 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
@@ -27,15 +27,35 @@ class ReceivedValue:
     buffer: Buffer
 
 
-def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, list[Operand]]:
-    """Return the targets of the messages to a core, by sender, in order; `sent` has the SENDs of each core."""
-    targets = {sender: [command.target for command in own if command.peer == core] for sender, own in sent.items()}
-    return {sender: own for sender, own in targets.items() if own}
+@dataclass(frozen=True)
+class Message:
+    """A message to a core; no command that reads the target of a notice has to wait for it."""
+
+    target: Operand
+    is_notice: bool = False
+
+
+def messages_to(
+    core: int, sent: Mapping[int, Mapping[int, Command]], notices: Mapping[int, Collection[int]]
+) -> dict[int, list[Message]]:
+    """Return the messages to a core, by sender, in order.
+
+    `sent` has the SENDs of each core by their places, and `notices` the places of those that announce no data.
+    """
+    found = {
+        sender: [
+            Message(command.target, place in notices.get(sender, ()))
+            for place, command in own.items()
+            if command.peer == core
+        ]
+        for sender, own in sent.items()
+    }
+    return {sender: messages for sender, messages in found.items() if messages}
 
 
 def with_receives(
     commands: Sequence[Command],
-    arriving: Mapping[int, Sequence[Operand]],
+    arriving: Mapping[int, Sequence[Message]],
     places: Iterable[ReceivedValue],
     barriers: Mapping[int, Mapping[int, int]] = NO_BARRIERS,
 ) -> list[Command]:
@@ -62,19 +82,20 @@ def with_receives(
 class _Inbox:
     """The messages of a core that it has not received yet."""
 
-    def __init__(self, arriving: Mapping[int, Sequence[Operand]], places: Sequence[ReceivedValue]) -> None:
+    def __init__(self, arriving: Mapping[int, Sequence[Message]], places: Sequence[ReceivedValue]) -> None:
         self._arriving = arriving
         self._taken = dict.fromkeys(arriving, 0)
         self._places = sorted(places, key=lambda place: (place.buffer.space, place.buffer.address))
         self._starts = [(place.buffer.space, place.buffer.address) for place in self._places]
         found: dict[int, dict[int, list[_Arrival]]] = {}
-        for sender, targets in arriving.items():
-            for number, target in enumerate(targets):
-                place = self._place_of(target)
-                message = _Arrival(number, *target.span, _region(target, self._places[place]))
-                found.setdefault(place, {}).setdefault(sender, []).append(message)
+        for sender, messages in arriving.items():
+            for number, message in enumerate(messages):
+                if not message.is_notice:
+                    place = self._place_of(message.target)
+                    arrival = _Arrival(number, *message.target.span, _region(message.target, self._places[place]))
+                    found.setdefault(place, {}).setdefault(sender, []).append(arrival)
         self._messages = {
-            place: {sender: _Arrivals(messages) for sender, messages in senders.items()}
+            place: {sender: _Arrivals(arrivals) for sender, arrivals in senders.items()}
             for place, senders in found.items()
         }
         self._known: dict[Operand, list[tuple[int, int]]] = {}
@@ -86,13 +107,13 @@ class _Inbox:
 
     def rest(self, layer: int) -> Iterator[Command]:
         """Yield RECEIVEs for all remaining messages."""
-        for sender, targets in self._arriving.items():
-            yield from self.take(sender, len(targets), layer)
+        for sender, messages in self._arriving.items():
+            yield from self.take(sender, len(messages), layer)
 
     def take(self, sender: int, end: int, layer: int) -> Iterator[Command]:
         """Yield RECEIVEs for the messages of a sender before the one with number `end`."""
-        for target in self._arriving[sender][self._taken[sender] : end]:
-            yield Command(Function.RECEIVE, target, peer=sender, layer=layer)
+        for message in self._arriving[sender][self._taken[sender] : end]:
+            yield Command(Function.RECEIVE, message.target, peer=sender, layer=layer)
         self._taken[sender] = max(self._taken[sender], end)
 
     def _needed(self, operand: Operand) -> list[tuple[int, int]]:
@@ -117,7 +138,7 @@ class _Inbox:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A message: its number, its range of bytes, and its region if that is known."""
+    """The data of a message: its number, its range of bytes, and its region if that is known."""
 
     number: int
     low: int

@@ -110,16 +110,18 @@ def placed_ps(
 ) -> int:
     """Return the predicted time of all layers of a graph, one after the other, with values where `spaces` has them.
 
-    Candidates are predicted with every value in the cache that fits there by itself; together they may not fit.
+    Candidates are predicted with every value in the cache that fits there by itself; together they may not fit. A value
+    that nobody reads has no place in a program, and counts where it was expected.
     """
     predictor = SplitPredictor(machines, options)
     total_ps = 0
     for one, layer in zip(chosen, graph.layers, strict=True):
         values = {**graph.values, **one.split.values}
         expected = choose_spaces(replace(graph, values=values), machines[0])
+        places = {**expected, **spaces}
         touched = [*one.split.values, *(view.value for view in (*layer.reads, layer.output))]
-        moved = any(spaces[name] is not expected[name] for name in touched)
-        total_ps += predictor.predicted_ps(one.split, graph, spaces) if moved else one.predicted_ps
+        moved = any(places[name] is not expected[name] for name in touched)
+        total_ps += predictor.predicted_ps(one.split, graph, places) if moved else one.predicted_ps
     return total_ps
 
 

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, dense_strides, region_operand
-from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, with_receives
+from device_agents.emulated_npu.compiler.planning.receives import Message, ReceivedValue, with_receives
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
@@ -76,12 +76,16 @@ def test_messages_are_awaited_before_they_are_needed_and_no_sooner(data: st.Data
         Command(Function.LOAD, Operand(replace(operand.descriptor, space=Space.NB), 0), operand, layer=number)
         for number, (operand, _) in enumerate(loads)
     ]
-    arriving = {sender: [operand for operand, _ in messages] for sender, messages in sent.items()}
+    arriving = {sender: [Message(operand) for operand, _ in messages] for sender, messages in sent.items()}
     found = with_receives(commands, arriving, places)
     assert [command for command in found if command.function is Function.LOAD] == commands
-    for sender, targets in arriving.items():
-        taken = [command.target for command in found if command.function is Function.RECEIVE and command.peer == sender]
-        assert taken == targets
+    for sender, messages in arriving.items():
+        taken = [
+            Message(command.target)
+            for command in found
+            if command.function is Function.RECEIVE and command.peer == sender
+        ]
+        assert taken == messages
     done = dict.fromkeys(sent, 0)
     position = 0
     for command, (_, part) in zip(commands, loads, strict=True):
@@ -118,7 +122,7 @@ def test_interleaved_parts_are_separate() -> None:
         return region_operand(buffer, ((0, 1), (low, high), (0, 5), (0, 5)), order)
 
     loads = [Command(Function.LOAD, _nb(0, 4), channels(*part), layer=0) for part in ((0, 4), (4, 8))]
-    found = with_receives(loads, {3: [channels(0, 4)], 5: [channels(4, 8)]}, [place])
+    found = with_receives(loads, {3: [Message(channels(0, 4))], 5: [Message(channels(4, 8))]}, [place])
     assert [(command.function, command.peer) for command in found] == [
         (Function.RECEIVE, 3),
         (Function.LOAD, -1),

@@ -60,6 +60,24 @@ def _convolutions(count: int, channels: int = 4, height: int = 24) -> NetworkCas
     return network_of(nodes, {"x": values((1, channels, height, 16))}, constants, [f"t{count - 1}"])
 
 
+def test_values_inside_a_chain_need_no_cache() -> None:
+    """Programs are those for a large cache if what they store fits in the cache, whatever a chain keeps on chip."""
+    network = _convolutions(6, channels=8, height=32)
+    graph = import_model(network.model)
+    splits = {place: split_layer(graph.layers[place], graph.values, "rows", [1, 1]) for place in (4, 5)}
+    edge = with_cores(find_machine("edge"), 2)
+    programs = []
+    for cache_bytes in (40 << 10, 1 << 20):  # a map of features has 16 KiB
+        machine = replace(edge, llc=replace(edge.llc, bytes=cache_bytes))
+        compiled = compile_system(
+            graph, machine, Assignment((GroupAssignment((0, 1), tuple(range(6))),)), splits=splits
+        )
+        chains = [chain for core in compiled.cores for decision in core.decisions for chain in decision.chains]
+        assert max(len(chain.layers) for chain in chains) > 2, "maps are inside a chain"
+        programs.append([core.program for core in compiled.cores])
+    assert programs[0] == programs[1]
+
+
 @pytest.mark.parametrize("ends", [(1,), (2,), (1, 2), (1, 2, 3)], ids=str)
 def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
     """Each group sends only to the next one, and the outputs are those of one core."""

@@ -78,6 +78,20 @@ def _hang(operator: str) -> None:
     NullBackend.loads_at_once = lambda _: 2  # type: ignore[attr-defined]
 
 
+def _limit_loaders(most: int) -> None:
+    import threading
+
+    start, started = threading.Thread.start, [0]
+
+    def starting(self):  # type: ignore[no-untyped-def]
+        started[0] += self.name.startswith("ThreadPoolExecutor")
+        if started[0] > most:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    threading.Thread.start = starting  # type: ignore[method-assign]
+
+
 def _distort(kind: str) -> None:
     import random
 
@@ -113,5 +127,7 @@ if _IS_WORKER and "hoards_bytes" in _FAULTS:
     _hoard(_FAULTS["hoards_bytes"])
 if _IS_WORKER and "hangs" in _FAULTS:
     _hang(_FAULTS["hangs"])
+if _IS_WORKER and "loaders" in _FAULTS:
+    _limit_loaders(_FAULTS["loaders"])
 if _IS_WORKER and "distorts" in _FAULTS:
     _distort(_FAULTS["distorts"])
