@@ -28,7 +28,8 @@ _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
-_SURE_SIGMAS = 2.0
+_SURE_SIGMAS, _NOTICEABLY = 2.0, 0.005
+"""A difference of losses counts if it is more than so many standard errors, and more than fits of one tiling differ."""
 _PRODUCT_SHARES = (0.0, 0.125, 0.25, 0.5)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
@@ -77,8 +78,8 @@ def with_moved_bytes(
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     questions: list[tuple[Mask, list[dict[str, Any]]]] = [
         (arrays.copies, [{"copies_windows": False}]),
-        (wide, [{"buffer_bytes": size} for size in _BUFFERS]),
         (arrays.adds_up, [{"product_share": share} for share in _PRODUCT_SHARES]),
+        (wide, [{"buffer_bytes": size} for size in _BUFFERS]),
     ]
     for judged, answers in questions:
         if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
@@ -124,9 +125,9 @@ class _Judge:
         return min(candidates, key=lambda one: float(self._losses(one).mean()))
 
     def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is less by more than two standard errors."""
+        """Return a tiling unless the other's mean loss is noticeably less, by more than two standard errors."""
         less = self._losses(tiling) - self._losses(other)
-        return tiling if less.mean() <= _SURE_SIGMAS * less.std() / np.sqrt(less.size) else other
+        return tiling if less.mean() <= max(_NOTICEABLY, _SURE_SIGMAS * less.std() / np.sqrt(less.size)) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""
