@@ -146,8 +146,7 @@ class Worker:
             try:
                 loads = [self._loaders.submit(load).result for load in loads]
             except RuntimeError as error:  # no thread can be started
-                signal.alarm(_ENDING_S)
-                raise SystemExit("out of memory or threads: %s" % error) from error
+                raise _ending("out of memory or threads: %s" % error) from error
         for at, frame in enumerate(frames):
             self._guarded(frame, partial(self._answer_put, frame, loads[at], LoadMemory() if alone else None))
 
@@ -167,7 +166,6 @@ class Worker:
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:
         """Load a probe. A worker that runs out of memory ends, so that the next one tries with empty memory.
 
-        It ends in a few seconds even if a load in another thread, which also lacks memory, never does.
         A second copy of a loaded probe is refused instead: the probe itself is loaded.
         """
         request, payload = _load_request(frame), frame.fields["sha256"]
@@ -178,9 +176,7 @@ class Worker:
                 raise
             if payload in self._payloads.values():
                 raise Refused("not enough memory for another copy: %s" % error) from error
-            signal.alarm(_ENDING_S)
-            sys.stderr.write("out of memory while loading %s: %s\n" % (request.probe, error))
-            raise SystemExit(1) from error
+            raise _ending("out of memory while loading %s: %s" % (request.probe, error)) from error
         self._payloads[request.probe] = payload
         return revealed
 
@@ -258,6 +254,13 @@ class Worker:
         frames = self._received()
         self._queue.extend(frames)  # a cancel has no effect after its run
         return any((frame.type, frame.id) == ("cancel", request) for frame in frames)
+
+
+def _ending(why: str) -> SystemExit:
+    """Say why the worker ends: in a few seconds, even if a load in another thread, which lacks memory, never does."""
+    signal.alarm(_ENDING_S)
+    sys.stderr.write(why + "\n")
+    return SystemExit(1)
 
 
 def _load_request(frame: wire.Frame) -> LoadRequest:
