@@ -250,7 +250,7 @@ class Planner:
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""
-        if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
+        if self._options.single_layers:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 

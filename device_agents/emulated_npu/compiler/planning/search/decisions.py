@@ -60,18 +60,19 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
             yield (planner.whole(),)
 
 
+def compares_chains(graph: Graph, options: Options) -> bool:
+    """Return whether `other_chains` of a graph are worth a comparison: it is short, and the options fix no chains."""
+    return 1 < len(graph.layers) <= _FEW_LAYERS and options.chains == "auto" and not options.single_layers
+
+
 def other_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a short graph with the one at a place joined to the next, and with its first layer apart.
+    """Yield the chains of a graph with the one at a place joined to the next, and with its first layer apart.
 
-    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out, and so are all
-    where the options fix where chains end.
+    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
-    count = len(graph.layers)
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
-    if count > _FEW_LAYERS or options.chains != "auto" or len(planner.starts(count)) == 1:
-        return
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
     start = decisions[place].start
     for old, ends in ((decisions[place : place + 2], set[int]()), (decisions[place : place + 1], {start + 1})):
