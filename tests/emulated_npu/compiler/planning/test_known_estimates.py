@@ -7,14 +7,21 @@ import contextlib
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks_on_npu import network_of
 from random_networks import machines_for, random_networks
+from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.timing.cost.command_cost import costs_of
+from device_agents.emulated_npu.unit_commands import Queue
 
 
 def _renamed(model: bytes, order: list[int]) -> bytes:
@@ -56,3 +63,16 @@ def test_numbers_do_not_come_again() -> None:
     assert known.number(most - 1) == known.number(most - 1)
     first = known.estimates("chain", lambda: ())
     assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
+
+
+def test_tiles_at_the_edge_of_a_map_have_their_own_times() -> None:
+    """The predicted compute time of a chain is that of its commands, although windows at an edge read fewer inputs."""
+    npu, weights = find_machine("ethos-u55-256"), {"w": values((64, 16, 2, 1))}
+    nodes = [node("Conv", "x w", "y", pads=[0, 0, 1, 0])]
+    model = network_of(nodes, {"x": values((1, 16, 24, 48))}, weights, ["y"]).model
+    compiled = compile_model(model, npu, Options(tile=(12, 12)))
+    graph, (plan,) = compiled.graph, compiled.plans
+    externals = placeholders(graph, npu, choose_spaces(graph, npu))
+    commands = ChainWriter(plan, graph.values, npu, externals).commands()
+    computing_ps = sum(costs_of(npu).duration_ps(each) for each in commands if each.queue is Queue.CP)
+    assert ChainTimes(graph.values, npu, externals).timed(plan).times.cp_ps == computing_ps

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
-from device_agents.emulated_npu.compiler.graph.regions import size_of
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
+from device_agents.emulated_npu.compiler.graph.regions import is_windowed, read_interval, size_of
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
@@ -136,7 +137,8 @@ class ChainTimes:
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
         """Return the time on each queue, and of the loads that the first computation needs.
 
-        It depends only on shapes, so that equal steps share it.
+        It depends only on shapes, so that equal steps share it: at the edge of a map, windows read less of it, and
+        channels may begin within a block of weights.
         """
         layer = step.layer
         weights = plan.weights.get(layer.index)
@@ -144,7 +146,10 @@ class ChainTimes:
         if weights is not None:  # the first load and the number of loads decide the rest
             first = weights.loads[0]
             blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together
-        key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), blocks)
+            blocks += (step.region[channel_axis(layer)],) if layer.weights is not None else ()
+        spatial = range(2, len(step.region)) if is_windowed(layer) else ()
+        read = tuple([size_of(read_interval(layer, 0, axis, step.region[axis])) for axis in spatial])
+        key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), read, blocks)
         known = self._computing.get(key)
         if known is None:
             known = self._computing[key] = self._times_ps(writer.counted(step))
