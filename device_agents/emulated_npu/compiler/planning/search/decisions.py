@@ -68,16 +68,18 @@ def compares_chains(graph: Graph, options: Options) -> bool:
 def other_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph with the one at a place joined to the next, and with its first layer apart.
+    """Yield chains of a graph in which the one at a place is joined to the next, ends elsewhere, or is cut in two.
 
     They have the halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
-    start = decisions[place].start
-    for old, ends in ((decisions[place : place + 2], set[int]()), (decisions[place : place + 1], {start + 1})):
-        chains = list(itertools.pairwise(sorted({start, *ends, old[-1].end})))
-        if len(chains) == len(old):
+    pair = decisions[place : place + 2]
+    start, end, last = pair[0].start, pair[0].end, pair[-1].end
+    moved = [(pair, (start, other, last)) for other in (end - 1, end + 1)]
+    for old, ends in ((pair, (start, last)), (pair[:1], (start, start + 1, end)), *moved):
+        chains = list(itertools.pairwise(ends))
+        if any(low >= high for low, high in chains) or chains == [(each.start, each.end) for each in old]:
             continue
         estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
         most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
