@@ -13,7 +13,7 @@ from device_agents.emulated_npu.compiler.graph.regions import is_windowed, read_
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
@@ -86,7 +86,7 @@ class ChainTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         fill_ps = drain_ps = 0
         totals_ps = dict.fromkeys(Queue, 0)
-        for tile, count in _representatives(plan.geometry):
+        for tile, count in _representatives(plan):
             filling = not any(tile)
             pass_ps = stored_ps = 0
             for step in writer.steps(tile):
@@ -156,14 +156,19 @@ class ChainTimes:
         return known
 
 
-def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
-    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first."""
-    columns = []
+def _representatives(plan: ChainPlan) -> Iterator[tuple[Tile, int]]:
+    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first.
+
+    Parts of the channels of a convolution differ in how many blocks of weights they need.
+    """
+    geometry, columns = plan.geometry, []
+    weighted = [layer for layer in plan.layers if layer.index in plan.weights]
     for place, count in enumerate(geometry.counts):
         groups: dict[object, list[int]] = {}
+        parted = any(geometry.output_axis(layer, place) == channel_axis(layer) for layer in weighted)
         sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
         for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
-            groups.setdefault((tile == 0, shape), []).append(tile)
+            groups.setdefault((tile if parted else tile == 0, shape), []).append(tile)
         columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
     for combination in itertools.product(*columns):
         yield tuple(first for first, _ in combination), math.prod(number for _, number in combination)
