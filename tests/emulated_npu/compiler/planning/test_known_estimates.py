@@ -70,10 +70,10 @@ def test_numbers_do_not_come_again() -> None:
 @pytest.mark.parametrize(("kernel", "pooled", "tile"), [(2, False, (12, 12)), (3, True, None)])
 def test_tiles_have_their_own_times(kernel: int, *, pooled: bool, tile: tuple[int, int] | None) -> None:
     """Predicted compute times are those of commands: edges read fewer inputs, parts of channels need more blocks."""
-    npu = replace(find_machine("ethos-u55-256"), nb_bytes=128 << 10, sb_bytes=128 << 10, halo_bytes=8 << 10)
+    npu = replace(find_machine("ethos-u55-256"), nb_bytes=64 << 10, sb_bytes=64 << 10, halo_bytes=8 << 10)
     weights = {"w": values((64, 16, kernel, 1))}
     nodes = [node("Conv", "x w", "y", pads=[0, 0, kernel - 1, 0]), *[node("GlobalAveragePool", "y", "z")] * pooled]
-    model = network_of(nodes, {"x": values((1, 16, 48, 48))}, weights, [nodes[-1].output[0]]).model
+    model = network_of(nodes, {"x": values((1, 16, 24, 48))}, weights, [nodes[-1].output[0]]).model
     compiled = compile_model(model, npu, Options(tile=tile))
     graph, (decision,) = compiled.graph, compiled.decisions
     externals = placeholders(graph, npu, choose_spaces(graph, npu))
