@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
@@ -116,10 +116,21 @@ class Planner:
 
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
-        best = [ChainOutline(0, 0, (0,))]
-        for end in range(1, len(self._graph.layers) + 1):
-            best.append(self._cheapest(end, best))
-        return best[-1]
+        return self._joined(range(len(self._graph.layers) + 1))
+
+    def longer(self, ends: Sequence[int]) -> ChainOutline:
+        """Return chains with these ends, joined to chains of more than MAX_CHAIN layers as long as that is faster."""
+        found = self.outlined(ends)
+        while (longer := self._joined(found.ends)).cost_ps < found.cost_ps:
+            found = longer
+        return found
+
+    def _joined(self, ends: Sequence[int]) -> ChainOutline:
+        """Return the fastest chains that end at some of these places; raises DoesNotFit."""
+        best = {0: ChainOutline(0, 0, (0,))}
+        for place, end in enumerate(ends[1:], 1):
+            best[end] = self._cheapest(end, [ends[start] for start in self.starts(place)], best)
+        return best[ends[-1]]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:
         """Return the outline of chains with these ends within the memory of this planner; raises DoesNotFit."""
@@ -186,11 +197,11 @@ class Planner:
             why = f"{error.what}: {error.why}"
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
 
-    def _cheapest(self, end: int, best: Sequence[ChainOutline]) -> ChainOutline:
+    def _cheapest(self, end: int, starts: Sequence[int], best: Mapping[int, ChainOutline]) -> ChainOutline:
         """Return the fastest chains for the layers before `end`, from the fastest for every earlier end."""
         found: ChainOutline | None = None
         idle = 0
-        for start in self.starts(end):
+        for start in starts:
             if not self.is_chain(start, end):
                 continue
             estimate = self._estimated(start, end)
