@@ -116,20 +116,24 @@ class Planner:
 
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
-        return self._joined(range(len(self._graph.layers) + 1))
+        return self._joined(range(len(self._graph.layers) + 1), 0)
 
     def longer(self, ends: Sequence[int]) -> ChainOutline:
         """Return chains with these ends, joined to chains of more than MAX_CHAIN layers as long as that is faster."""
         found = self.outlined(ends)
-        while (longer := self._joined(found.ends)).cost_ps < found.cost_ps:
+        while (longer := self._joined(found.ends, MAX_CHAIN)).cost_ps < found.cost_ps:
             found = longer
         return found
 
-    def _joined(self, ends: Sequence[int]) -> ChainOutline:
-        """Return the fastest chains that end at some of these places; raises DoesNotFit."""
+    def _joined(self, ends: Sequence[int], beyond: int) -> ChainOutline:
+        """Return the fastest chains that end at some of these places; raises DoesNotFit.
+
+        Each is between two places that follow each other, or has more than `beyond` layers.
+        """
         best = {0: ChainOutline(0, 0, (0,))}
         for place, end in enumerate(ends[1:], 1):
-            best[end] = self._cheapest(end, [ends[start] for start in self.starts(place)], best)
+            starts = [ends[start] for start in self.starts(place) if start == place - 1 or end - ends[start] > beyond]
+            best[end] = self._cheapest(end, starts, best)
         return best[ends[-1]]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:

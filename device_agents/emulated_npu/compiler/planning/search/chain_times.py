@@ -137,17 +137,18 @@ class ChainTimes:
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
         """Return the time on each queue, and of the loads that the first computation needs.
 
-        It depends only on shapes, so that equal steps share it: at the edge of a map, windows read less of it, and
-        channels may begin within a block of weights.
+        It depends only on shapes, so that equal steps share it. Channels may begin within a block of weights, and at
+        the edge of a map windows read less of it, which matters to a port of NB and to pixels side by side.
         """
         layer = step.layer
         weights = plan.weights.get(layer.index)
-        blocks = None
+        blocks, reading = None, self._machine.nb_port_bytes > 0
         if weights is not None:  # the first load and the number of loads decide the rest
             first = weights.loads[0]
             blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together
             blocks += (step.region[channel_axis(layer)],) if layer.weights is not None else ()
-        spatial = range(2, len(step.region)) if is_windowed(layer) else ()
+            reading = reading or first.blocks[0].pixels > 1
+        spatial = range(2, len(step.region)) if reading and is_windowed(layer) else ()
         read = tuple([size_of(read_interval(layer, 0, axis, step.region[axis])) for axis in spatial])
         key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), read, blocks)
         known = self._computing.get(key)

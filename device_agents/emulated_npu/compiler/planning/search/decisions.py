@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import MAX_CHAIN, ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -41,7 +41,7 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    Chains are also joined to longer ones than are searched first, and a short graph is tried as one chain.
+    Chains in one pass each are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -55,13 +55,10 @@ def decide_by_each_assumption(
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
     found = _decided(planner, range(len(ASSUMPTIONS)), options)
     yield from found
-    for place, decisions in enumerate(found):
-        halo_bytes = max(plan.halo_bytes for decision in decisions for plan in decision.chains)
-        within = planner.within(halo_bytes).assuming(place)
+    if all(plan.passes == 1 for decision in found[_DOUBTING] for plan in decision.chains):
         with contextlib.suppress(DoesNotFit):
-            chains = list(itertools.pairwise(within.longer((0, *(decision.end for decision in decisions))).ends))
-            if max(end - start for start, end in chains) > MAX_CHAIN:
-                yield tuple([within.decide(start, end) for start, end in chains])
+            ends = planner.longer((0, *(decision.end for decision in found[_DOUBTING]))).ends
+            yield tuple([planner.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
