@@ -22,8 +22,8 @@ _SHORT = 24
 """Layers of a graph that is tried as one chain."""
 _FEW_LAYERS = 16
 """Layers of a graph whose chains are compared with others."""
-_CLOSE = 1.1
-"""How much longer other chains may be estimated to take."""
+_CLOSE, _CLOSER = 1.1, 1.03
+"""How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
@@ -81,13 +81,14 @@ def other_chains(
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
     pair = decisions[place : place + 2]
     start, end, last = pair[0].start, pair[0].end, pair[-1].end
-    moved = [(pair, (start, other, last)) for other in (end - 1, end + 1)]
-    for old, ends in ((pair, (start, last)), (pair[:1], (start, start + 1, end)), *moved):
+    ways = [(pair, (start, last), _CLOSE), (pair[:1], (start, start + 1, end), _CLOSE)]
+    ways += [(pair, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
+    for old, ends, close in ways:
         chains = list(itertools.pairwise(ends))
         if any(low >= high for low, high in chains) or chains == [(each.start, each.end) for each in old]:
             continue
         estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
-        most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
+        most_ps = close * sum(each.chosen.predicted_ps for each in old)
         if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
             with contextlib.suppress(DoesNotFit):
                 new = (within.decide(*chain) for chain in chains)
