@@ -142,11 +142,12 @@ class ChainTimes:
         """
         layer = step.layer
         weights = plan.weights.get(layer.index)
-        blocks, reading = None, self._machine.nb_port_bytes > 0
+        blocks: object = None
+        reading = self._machine.nb_port_bytes > 0
         if weights is not None:  # the first load and the number of loads decide the rest
             first = weights.loads[0]
-            blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together
-            blocks += (step.region[channel_axis(layer)],) if layer.weights is not None else ()
+            channels = None if layer.weights is None else step.region[channel_axis(layer)]
+            blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together, channels
             reading = reading or first.blocks[0].pixels > 1
         spatial = range(2, len(step.region)) if reading and is_windowed(layer) else ()
         read = tuple([size_of(read_interval(layer, 0, axis, step.region[axis])) for axis in spatial])

@@ -81,7 +81,10 @@ def other_chains(
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
     pair = decisions[place : place + 2]
     start, end, last = pair[0].start, pair[0].end, pair[-1].end
-    ways = [(pair, (start, last), _CLOSE), (pair[:1], (start, start + 1, end), _CLOSE)]
+    ways: list[tuple[Sequence[Decision], tuple[int, ...], float]] = [
+        (pair, (start, last), _CLOSE),
+        (pair[:1], (start, start + 1, end), _CLOSE),
+    ]
     ways += [(pair, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
     for old, ends, close in ways:
         chains = list(itertools.pairwise(ends))
