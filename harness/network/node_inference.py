@@ -105,7 +105,8 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     """
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):
-        raise UnsupportedType(what, why=f"Its element type is {kind.dtype}")
+        step = "Export the network with another type, such as float32, or without this tensor"
+        raise UnsupportedType(what, why=f"Its element type is {kind.dtype}", next_step=step)
     if any(size < 0 for size in kind.shape):
         raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
     if len(kind.shape) > MAX_AXES:
