@@ -112,6 +112,38 @@ class KnownTensors:
         self.set_constant(own, constant_of(larger))
         return replace(node, inputs=(*node.inputs[:place], own, *node.inputs[place + 1 :]))
 
+    def pooled(self, node: Node) -> Node:
+        """Return a pool without ceil_mode, and with the padding that its windows reach, if a window is behind the map.
+
+        With ceil_mode, runtimes drop a last window that starts behind the map, and ONNX's shape inference counts it.
+        """
+        from onnx import NodeProto, helper
+
+        given = {item.name: helper.get_attribute_value(item) for item in node.proto.attribute}
+        kernel, kind = given.get("kernel_shape", ()), self.types.get(node.inputs[0])
+        axes, ones = len(kernel), [1] * len(kernel)
+        strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+        pads = list(given.get("pads", [0] * 2 * axes))
+        is_stated = given.get("ceil_mode") == 1 and given.get("auto_pad", b"NOTSET") == b"NOTSET"
+        lengths = {axes, len(strides), len(dilations), len(pads) / 2, len(kind.shape) - 2 if kind else 0}
+        if not is_stated or kind is None or len(lengths) > 1 or min((*strides, *pads), default=0) < 0 or 0 in strides:
+            return node  # the checks of its operands say what is wrong
+        found, drops = list(pads), False
+        for axis, (size, step) in enumerate(zip(kind.shape[2:], strides, strict=True)):
+            before, window = size + pads[axis], (kernel[axis] - 1) * dilations[axis] + 1
+            last = -(-(before + pads[axes + axis] - window) // step)
+            drops |= last * step >= before
+            found[axes + axis] = max(0, (last - (last * step >= before)) * step + window - before)
+        counts_more = any(new > old for new, old in zip(found, pads, strict=True)) and given.get("count_include_pad")
+        if not drops or counts_more:
+            return node
+        copy = NodeProto()
+        copy.CopyFrom(node.proto)
+        kept = [item for item in node.proto.attribute if item.name not in ("pads", "ceil_mode")]
+        del copy.attribute[:]
+        copy.attribute.extend([*kept, helper.make_attribute("pads", found)])
+        return replace(node, proto=copy)
+
     def set_constant(self, name: str, constant: Constant) -> None:
         """Make a tensor a constant."""
         self.constants[name] = constant

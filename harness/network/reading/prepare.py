@@ -15,7 +15,7 @@ from harness.errors import NetworkError, UnresolvedDimension, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import Operands, checked, output_types
-from harness.network.operator_kinds import SCALING
+from harness.network.operator_kinds import SCALING, WINDOWED_POOLS
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs, unknown_flow
 from harness.network.reading.known_tensors import KnownTensors, constant_of
 from harness.network.reading.network_boundary import (
@@ -144,7 +144,10 @@ class _Preparation:
             self._visit(proto)
 
     def _measure(self, node: Node) -> None:
-        node = self._known.scaled(node) if node.op in SCALING and not node.domain else node
+        if node.op in SCALING and not node.domain:
+            node = self._known.scaled(node)
+        elif node.op in WINDOWED_POOLS and not node.domain:
+            node = self._known.pooled(node)
         types = self._types_of(node, flow=True)
         if types is not None:
             self._known.types.update(types)

@@ -353,3 +353,18 @@ def test_stored_weights_that_a_cast_converts_are_constants(kind: int) -> None:
     file.graph.node[0].CopyFrom(node("Identity", "w", "f"))
     with pytest.raises(UnsupportedNetwork, match="element type"):
         prepared(file)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
+def test_a_pool_has_no_window_that_starts_behind_the_map(op: str) -> None:
+    """With ceil_mode, a pool returns as many rows as ONNX Runtime's, and the same values."""
+    cases = [(8, 3, 3, 1, 1), (22, 2, 2, 0, 1), (7, 3, 2, 1, 1), (9, 2, 2, 0, 0), (13, 2, 2, 1, 1), (14, 1, 3, 0, 0)]
+    for size, kernel, step, before, behind in cases:
+        attributes = {"kernel_shape": [kernel, 1], "strides": [step, 1], "pads": [before, 0, behind, 0]}
+        counts = {"count_include_pad": 1} if op == "AveragePool" else {}
+        pool = node(op, "x", "r", ceil_mode=1, **attributes, **counts)
+        file = model_of([pool, node("Relu", "r", "y")], {"x": (1, 2, size, 4)}, opset=19)
+        assembled = assemble_network(prepared(file))
+        (x,), (y,) = run_assembled(assembled)
+        np.testing.assert_array_equal(y, run_plain(file, {"x": x}, ["y"])["y"])
+        assert assembled.outputs[0].shape == y.shape
