@@ -181,8 +181,10 @@ def _with_inputs(content: bytes, weights: Mapping[str, Array]) -> bytes:
     """
     proto = onnx.load_model_from_string(content)
     in_standard_operators(proto)
-    kept = []
+    kept, listed = [], {value.name for value in proto.graph.input}  # as replaceable weights are
     for tensor in proto.graph.initializer:
+        if tensor.name in listed & weights.keys():
+            continue
         if tensor.name in weights:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             proto.graph.input.append(value)
