@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
 
 MAX_TENSOR_BYTES = 1 << 34
+MAX_AXES = 64
+"""The most axes of an array of NumPy, which makes the inputs on the host and on the device."""
 MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
 _QUANTISATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -103,9 +105,12 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     """
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):
-        raise UnsupportedType(what, why=f"Its element type is {kind.dtype}")
+        step = "Export the network with another type, such as float32, or without this tensor"
+        raise UnsupportedType(what, why=f"Its element type is {kind.dtype}", next_step=step)
     if any(size < 0 for size in kind.shape):
         raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
+    if len(kind.shape) > MAX_AXES:
+        raise UnsupportedNetwork(what, why=f"It has {len(kind.shape)} axes; the limit is {MAX_AXES}")
     if kind.bytes > MAX_TENSOR_BYTES:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)

@@ -128,3 +128,14 @@ def test_zero_points_that_two_products_share_have_a_reference() -> None:
         ]
     source = _compiled(nodes, "y1", [*tensors, numpy_helper.from_array(np.array(0.1, np.float32), "s")])
     assert value_check.check_values(source, [].append).max_rel_error < value_check.QUANTISED_TOLERANCE
+
+
+def test_weights_that_are_inputs_as_well_have_a_reference() -> None:
+    """Weights that a caller may replace, as exporters list them on request, are compared like others."""
+    sizes = {"x": [4, 64], "w": [64, 64], "y": [4, 64]}
+    x, w, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items())
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], "g", [x, w], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    source = compile_network(network_model(load_network(model), {}), load_preset("edge"), DEFAULT)
+    assert value_check.check_values(source, [].append).max_rel_error < value_check.TOLERANCE

@@ -180,6 +180,7 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     ),
     "zero dimension": (_write(lambda: convolutions(batch=0)), ("x",)),
     "negative dimension": (_write(lambda: single("Relu", [-5, 8])), ("x",)),
+    "65 axes": (_write(lambda: single("Relu", [1] * 65)), ("65 axes", "64")),
     "2^40 dimension": (_write(lambda: single("Relu", [1 << 40, 8])), ()),
     "2^62 dimensions": (_write(lambda: single("Relu", [1 << 62, 1 << 62])), ()),
     "-2^63 dimension": (_write(lambda: single("Relu", [-(1 << 63), 8])), ()),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
 from harness.network.network import Constant, FreeNode, Node, TensorType
 from harness.network.node_inference import Operands, checked, operands, tensor_type
-from harness.network.reading.control_flow import tensors_read
+from harness.network.reading.control_flow import SEPARATOR, tensors_read
 from harness.network.single_runs import values
+
+_WITH_REGION = 11
+"""From this opset on, a Resize reads a region before its scales."""
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto, ValueInfoProto
@@ -19,7 +23,8 @@ class KnownTensors:
     """Tensors by name: `types`, `constants`, `aliases` of tensors with another name, and the `unknown`.
 
     Unknown are those whose shape depends on the data or that are not numeric, and what depends on them, with the
-    reason. `read` are all that a node or an output reads, `free` the nodes that take no time, and `unrolled` is the
+    reason. `stored` are initializers of types that no layer reads, which are of use only if a Cast converts them.
+    `read` are all that a node or an output reads, `free` the nodes that take no time, and `unrolled` is the
     number of nodes of all iterations. Constants of more elements than `most_folded` have no values.
     """
 
@@ -29,6 +34,7 @@ class KnownTensors:
         self.constants: dict[str, Constant] = {}
         self.aliases: dict[str, str] = {}
         self.unknown: dict[str, NetworkError] = {}
+        self.stored: dict[str, TensorProto] = {}
         self.read: set[str] = set()
         self.free: list[FreeNode] = []
         self.unrolled = 0
@@ -48,22 +54,95 @@ class KnownTensors:
             self.set_constant(sparse.values.name, Constant(kind))
 
     def _take_initializer(self, tensor: TensorProto, is_replaceable: bool) -> None:
-        from onnx import TensorProto, numpy_helper
+        from onnx import TensorProto
 
         try:
             kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
         except UnsupportedType as error:
-            if tensor.data_type != TensorProto.STRING:  # what reads labels may be left out, but no product
-                raise
             self.unknown[tensor.name] = error
+            if tensor.data_type != TensorProto.STRING:  # what reads labels may be left out, but no product
+                self.stored[tensor.name] = tensor
             return
-        value = None
-        if kind.elements <= self.most_folded and tensor.data_location != TensorProto.EXTERNAL:
-            try:
-                value = numpy_helper.to_array(tensor)
-            except ValueError as error:
-                raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
-        self.set_constant(tensor.name, Constant(kind, value, is_replaceable))
+        self.set_constant(tensor.name, Constant(kind, self._value(tensor, kind), is_replaceable))
+
+    def _value(self, tensor: TensorProto, kind: TensorType) -> Any | None:
+        """Return the values of an initializer, None if it is large or in another file."""
+        from onnx import TensorProto, numpy_helper
+
+        if kind.elements > self.most_folded or tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        try:
+            return numpy_helper.to_array(tensor)
+        except ValueError as error:
+            raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
+
+    def convert(self, node: Node) -> None:
+        """Make the result of a Cast of a stored initializer a constant: runtimes convert it when they load a file."""
+        tensor = self.stored[node.inputs[0]]
+        to = next(attribute.i for attribute in node.proto.attribute if attribute.name == "to")
+        kind = tensor_type(to, tuple(tensor.dims), node.outputs[0])
+        value = self._value(tensor, kind)
+        self.set_free(node, "constant")
+        self.set_constant(node.outputs[0], Constant(kind, None if value is None else value.astype(kind.dtype)))
+
+    def scaled(self, node: Node) -> Node:
+        """Return a Resize or Upsample with scales by which shape inference finds the sizes of runtimes.
+
+        The product of a size and a scale is a float32 in runtimes, but exact in shape inference: 20 * 0.65 is 13 in one
+        and just below in the other. The next larger scale gives 13 in both.
+        """
+        import numpy
+
+        place = 2 if node.op == "Resize" and self.opsets[""] >= _WITH_REGION else 1
+        name = node.inputs[place] if len(node.inputs) > place else ""
+        held, kind = self.constants.get(name), self.types.get(node.inputs[0])
+        if held is None or held.value is None or held.value.dtype.kind != "f" or kind is None:
+            return node
+        scales, listed = held.value, [list(item.ints) for item in node.proto.attribute if item.name == "axes"]
+        axes = listed[0] if listed else range(len(kind.shape))
+        if scales.shape != (len(axes),) or not all(-len(kind.shape) <= axis < len(kind.shape) for axis in axes):
+            return node  # the checks of its operands say what is wrong
+        sizes = numpy.array([kind.shape[axis] for axis in axes], scales.dtype)
+        with numpy.errstate(all="ignore"):
+            is_below = numpy.floor(sizes.astype(float) * scales) < numpy.floor(sizes * scales)
+            larger = numpy.where(is_below, numpy.nextafter(scales, scales.dtype.type(numpy.inf)), scales)
+        if not is_below.any():
+            return node
+        own = f"{node.name}{SEPARATOR}scales"
+        self.set_constant(own, constant_of(larger))
+        return replace(node, inputs=(*node.inputs[:place], own, *node.inputs[place + 1 :]))
+
+    def pooled(self, node: Node) -> Node:
+        """Return a pool without ceil_mode, and with the padding that its windows reach, if a window is behind the map.
+
+        With ceil_mode, runtimes drop a last window that starts behind the map, and ONNX's shape inference counts it.
+        """
+        from onnx import NodeProto, helper
+
+        given = {item.name: helper.get_attribute_value(item) for item in node.proto.attribute}
+        kernel, kind = given.get("kernel_shape", ()), self.types.get(node.inputs[0])
+        axes, ones = len(kernel), [1] * len(kernel)
+        strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+        pads = list(given.get("pads", [0] * 2 * axes))
+        is_stated = given.get("ceil_mode") == 1 and given.get("auto_pad", b"NOTSET") == b"NOTSET"
+        lengths = {axes, len(strides), len(dilations), len(pads) / 2, len(kind.shape) - 2 if kind else 0}
+        if not is_stated or kind is None or len(lengths) > 1 or min((*strides, *pads), default=0) < 0 or 0 in strides:
+            return node  # the checks of its operands say what is wrong
+        found, drops = list(pads), False
+        for axis, (size, step) in enumerate(zip(kind.shape[2:], strides, strict=True)):
+            before, window = size + pads[axis], (kernel[axis] - 1) * dilations[axis] + 1
+            last = -(-(before + pads[axes + axis] - window) // step)
+            drops |= last * step >= before
+            found[axes + axis] = max(0, (last - (last * step >= before)) * step + window - before)
+        counts_more = any(new > old for new, old in zip(found, pads, strict=True)) and given.get("count_include_pad")
+        if not drops or counts_more:
+            return node
+        copy = NodeProto()
+        copy.CopyFrom(node.proto)
+        kept = [item for item in node.proto.attribute if item.name not in ("pads", "ceil_mode")]
+        del copy.attribute[:]
+        copy.attribute.extend([*kept, helper.make_attribute("pads", found)])
+        return replace(node, proto=copy)
 
     def set_constant(self, name: str, constant: Constant) -> None:
         """Make a tensor a constant."""

@@ -15,6 +15,7 @@ from harness.errors import NetworkError, UnresolvedDimension, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import Operands, checked, output_types
+from harness.network.operator_kinds import SCALING, WINDOWED_POOLS
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs, unknown_flow
 from harness.network.reading.known_tensors import KnownTensors, constant_of
 from harness.network.reading.network_boundary import (
@@ -112,7 +113,11 @@ class _Preparation:
             domain=domain_of(proto),
         )
         unknown = next((name for name in node.inputs if name in self._known.unknown), None)
-        if unknown is not None:
+        if node.op == "Cast" and unknown in self._known.stored:
+            self._known.convert(node)
+        elif unknown in self._known.stored:
+            raise self._known.unknown[unknown]
+        elif unknown is not None:
             self._leave_out(node, self._known.unknown[unknown])
         elif any(True for _ in subgraphs(proto)):
             Unrolling(self._known, self._visit, self._leave_out_flow).replace(node)
@@ -139,6 +144,10 @@ class _Preparation:
             self._visit(proto)
 
     def _measure(self, node: Node) -> None:
+        if node.op in SCALING and not node.domain:
+            node = self._known.scaled(node)
+        elif node.op in WINDOWED_POOLS and not node.domain:
+            node = self._known.pooled(node)
         types = self._types_of(node, flow=True)
         if types is not None:
             self._known.types.update(types)

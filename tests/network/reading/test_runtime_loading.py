@@ -321,3 +321,50 @@ def test_tables_of_four_bits_are_typed() -> None:
     model = runtime_model([look], {"ids": (1, 4)}, constants=constants, types=types, opset=21, ir_version=10)
     model.graph.initializer.append(helper.make_tensor("table", TensorProto.UINT4, (5, 32), [1] * 160))
     assert prepared(model).types["y"].shape == (1, 4, 32)
+
+
+@pytest.mark.parametrize(("opset", "attributes"), [(10, {}), (13, {}), (18, {"axes": [2, 3]})])
+def test_scaled_maps_have_the_sizes_of_the_runtime(opset: int, attributes: dict[str, Any]) -> None:
+    """A Resize returns as many rows as ONNX Runtime's, which rounds size times scale to float32."""
+    sizes = [(20, 13), (20, 17), (49, 50), (7, 10), (30, 19)]
+    for size, target in sizes:
+        scale = np.array([*([] if attributes else [1, 1]), target / size, 1.5], np.float32)
+        read = "x scale" if opset == 10 else "x _ scale"
+        resize = node("Resize", read, "r", mode="nearest", **attributes)
+        file = model_of(
+            [resize, node("Relu", "r", "y")], {"x": (1, 2, size, 4)}, constants={"scale": scale}, opset=opset
+        )
+        network = prepared(file)
+        found = run_plain(file, {"x": np.ones((1, 2, size, 4), np.float32)}, ["y"])
+        assert network.types["y"].shape == found["y"].shape
+        assert run_assembled(assemble_network(network))[1][0].shape == found["y"].shape
+
+
+@pytest.mark.parametrize("kind", [TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
+def test_stored_weights_that_a_cast_converts_are_constants(kind: int) -> None:
+    """Weights of a type that no layer reads become float32 as in a runtime; another reader of them is refused."""
+    weights = helper.make_tensor("w", kind, [4, 2], [0.5, 1, 2, -4, 8, -0.25, 1.5, 3])
+    cast, product = node("Cast", "w", "f", to=FLOAT), node("MatMul", "x f", "y")
+    file = model_of([cast, product], {"x": (3, 4)}, opset=21, ir_version=10)
+    file.graph.initializer.append(weights)
+    network = prepared(file)
+    assert [each.op for each in network.nodes] == ["MatMul"]
+    np.testing.assert_array_equal(network.constants["f"].value, [[0.5, 1], [2, -4], [8, -0.25], [1.5, 3]])
+    file.graph.node[0].CopyFrom(node("Identity", "w", "f"))
+    with pytest.raises(UnsupportedNetwork, match="element type"):
+        prepared(file)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
+def test_a_pool_has_no_window_that_starts_behind_the_map(op: str) -> None:
+    """With ceil_mode, a pool returns as many rows as ONNX Runtime's, and the same values."""
+    cases = [(8, 3, 3, 1, 1), (22, 2, 2, 0, 1), (7, 3, 2, 1, 1), (9, 2, 2, 0, 0), (13, 2, 2, 1, 1), (14, 1, 3, 0, 0)]
+    for size, kernel, step, before, behind in cases:
+        attributes = {"kernel_shape": [kernel, 1], "strides": [step, 1], "pads": [before, 0, behind, 0]}
+        counts = {"count_include_pad": 1} if op == "AveragePool" else {}
+        pool = node(op, "x", "r", ceil_mode=1, **attributes, **counts)
+        file = model_of([pool, node("Relu", "r", "y")], {"x": (1, 2, size, 4)}, opset=19)
+        assembled = assemble_network(prepared(file))
+        (x,), (y,) = run_assembled(assembled)
+        np.testing.assert_array_equal(y, run_plain(file, {"x": x}, ["y"])["y"])
+        assert assembled.outputs[0].shape == y.shape
