@@ -1,10 +1,12 @@
-"""Shared fixtures: lock files of each test's own, a bench with a null device, hypothesis without deadlines."""
+"""Shared fixtures: temporary files in memory, lock files of each test's own, a bench with a null device."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,16 @@ from sshd_server import Sshd, running_sshd
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+_IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
+"""A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
+
+
+def pytest_configure() -> None:
+    """Put temporary files of tests, and of what they start, into memory where there is room, unless TMPDIR is set."""
+    is_usable = os.access(_IN_MEMORY, os.W_OK) and not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
+    if "TMPDIR" not in os.environ and is_usable and shutil.disk_usage(_IN_MEMORY).free >= _ROOM_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
 
 
 FIRST = (
