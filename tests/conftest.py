@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Harness
 from hypothesis import settings
+from in_process import in_process
 from nullbench import Bench
 from page_browser import Browser, headless_browser
 from sshd_server import Sshd, running_sshd
@@ -41,6 +42,10 @@ FIRST = (
     "device/",
     "emulated_npu/compiler/",
     "emulated_npu/execution/",
+    "emulated_npu/many_cores/",
+    "network/",
+    "predictor/",
+    "space/",
 )
 """Folders of long files, which must not be the last ones to begin."""
 
@@ -89,6 +94,13 @@ def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPa
 def bench(tmp_path: Path) -> Bench:
     """A workspace with a null device and a small network."""
     return Bench(tmp_path / "workspace")
+
+
+@pytest.fixture
+def devices_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let devices be part of this process: for tests of what comes of their latencies, not of agents and leases."""
+    for module in ("harness.fleet.execution", "harness.measure.busy_device"):
+        monkeypatch.setattr(f"{module}.open_session", in_process)
 
 
 @pytest.fixture

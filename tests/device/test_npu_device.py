@@ -140,7 +140,7 @@ def test_fingerprint_names_machine_and_noise() -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Each mistake is the backend's refusal, and no path of the device is looked at."""
-    with pytest.raises(Refused, match="emulated-npu|edgy"):
+    with pytest.raises(Refused, match=r"emulated-npu|edgy"):
         _backend(**options)
 
 

@@ -23,7 +23,7 @@ from nullbench import DEVICE, Bench
 from sshd_server import Sshd
 
 from device_agents.lease import Lease, LeaseHeld
-from harness.device.session import Deadlines
+from harness.device.session import Deadlines, open_session
 from harness.errors import HarnessError, Interrupted
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
@@ -116,7 +116,7 @@ class Rig:
         with self.monkeypatch.context() as patch:
             if deadlines is not None:
                 patch.setattr("harness.device.session.Deadlines", functools.partial(_replaced, deadlines))
-            return self.bench.profile(policy=POLICY, **options)
+            return self.bench.profile(connect=open_session, policy=POLICY, **options)
 
     def put_behind(self, sshd: Sshd, port: int | None = None, **settings: str | float) -> None:
         """Puts the device behind SSH at this port; the campaign is kept."""
