@@ -86,9 +86,14 @@ class FreeAgain:
     def wait(self, seconds: float) -> float | None:
         """Seconds until the lease was free, or None after `seconds`."""
         self._thread.join(seconds)
-        self._given_up.set()
-        self._thread.join()
+        self.give_up()
         return self.seconds
+
+    def give_up(self) -> None:
+        """Ends to try."""
+        self._given_up.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _try(self) -> None:
         started_s = time.monotonic()
@@ -168,6 +173,8 @@ class Rig:
             self.run_session(deadlines, observe=self._after(after_rounds, struck))
         except HarnessError as raised:
             caught = raised
+        else:
+            free.give_up()
         assert type(caught) in (error if isinstance(error, tuple) else (error or type(None),)), repr(caught)
         seconds = None
         if caught is not None:
