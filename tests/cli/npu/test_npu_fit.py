@@ -15,6 +15,7 @@ from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_te
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import DeviceSamples, Parameter, fit_machine
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
+from harness.predictor.roofline.device_tiling import DeviceTiling
 
 OTHERS: tuple[Mapping[str, ParameterValue], ...] = (
     {"clock_hz": 400_000_000, "mfu.rows": 16, "mfu.columns": 64, "ddr.bytes_per_s": 4e9, "vfu.lanes": 128},
@@ -45,7 +46,9 @@ def measured(machine: Machine, folder: Path, space: str, layers: int) -> Workspa
     device = f"[devices.own]\nbackend = 'emulated-npu'\n[devices.own.options]\nmachine = '''{text}'''\n"
     workspace.devices.write_text(device, encoding="utf-8")
     profile_request(ProfileRequest(device="own", space=SpaceRequest(space, count=layers)), workspace=workspace)
-    build_lut("own", workspace=workspace)
+    with pytest.MonkeyPatch.context() as patch:  # a fit reads samples; the search for the predictor's tiling takes long
+        patch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1))
+        build_lut("own", workspace=workspace)
     return workspace
 
 
