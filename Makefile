@@ -9,6 +9,7 @@ SECONDS ?= 60
 .PHONY: demo test test-long lint ruff types imports dependencies bench accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
+# With editable_mode=compat, each start of Python reads the path of this folder instead of a program that finds it.
 # Many modules are never imported, so most are compiled when they first are. What workers load is compiled here, because
 # they write no bytecode, and so are this program and what its main commands load: a command alone would use one core.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
@@ -22,7 +23,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "harness needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes --requirement requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	-$(BIN)/python -m compileall -q -j 0 harness device_agents \
 		$(addprefix $(VENV)/lib/python*/site-packages/,$(LOADED_BY_WORKERS))
 	-PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "import $(LOADED_BY_COMMANDS)"

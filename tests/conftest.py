@@ -1,16 +1,19 @@
-"""Shared fixtures: lock files of each test's own, a bench with a null device, hypothesis without deadlines."""
+"""Shared fixtures: temporary files in memory, lock files of each test's own, a bench with a null device."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import Harness
 from hypothesis import settings
+from in_process import in_process
 from nullbench import Bench
 from page_browser import Browser, headless_browser
 from sshd_server import Sshd, running_sshd
@@ -18,6 +21,16 @@ from sshd_server import Sshd, running_sshd
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+_IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
+"""A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
+
+
+def pytest_configure() -> None:
+    """Put temporary files of tests, and of what they start, into memory where there is room, unless TMPDIR is set."""
+    is_usable = os.access(_IN_MEMORY, os.W_OK) and not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
+    if "TMPDIR" not in os.environ and is_usable and shutil.disk_usage(_IN_MEMORY).free >= _ROOM_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
 
 
 FIRST = (
@@ -29,6 +42,10 @@ FIRST = (
     "device/",
     "emulated_npu/compiler/",
     "emulated_npu/execution/",
+    "emulated_npu/many_cores/",
+    "network/",
+    "predictor/",
+    "space/",
 )
 """Folders of long files, which must not be the last ones to begin."""
 
@@ -77,6 +94,13 @@ def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPa
 def bench(tmp_path: Path) -> Bench:
     """A workspace with a null device and a small network."""
     return Bench(tmp_path / "workspace")
+
+
+@pytest.fixture
+def devices_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let devices be part of this process: for tests of what comes of their latencies, not of agents and leases."""
+    for module in ("harness.fleet.execution", "harness.measure.busy_device"):
+        monkeypatch.setattr(f"{module}.open_session", in_process)
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from device_agents.backends import Backend, HasOracle, Refused
+from device_agents.backends import Backend, HasOracle, Refused, create
 from device_agents.fingerprint import hardware
 from device_agents.messages import LoadRequest, Revealed, Truth
+from harness.device.inventory import Device
 from harness.device.replies import Series, Visit, read_truth
 from harness.device.session import AgentHello, AgentSession, Purpose
 from harness.device.time_limit import TimeLimit
@@ -125,3 +126,11 @@ class InProcessSession(AgentSession):
 
     def close(self) -> None:
         """Do nothing; nothing is open."""
+
+
+def in_process(device: Device, purpose: Purpose = "measurement") -> InProcessSession:  # noqa: ARG001
+    """Return a session with a new backend of the device; raises BackendError if the backend refuses its options."""
+    try:
+        return InProcessSession(create(device.backend, device.options))
+    except Refused as refused:
+        raise BackendError(f"{device.name} cannot use its backend", why=last_part(str(refused))) from refused

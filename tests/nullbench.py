@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from in_process import in_process
 from onnx import TensorProto, helper, numpy_helper
 from opened_run import open_run
 
 from harness import build_lut
-from harness.device.inventory import find_device, load_inventory
+from harness.device.inventory import Device, find_device, load_inventory
+from harness.device.session import AgentSession
 from harness.lut.table import Lut
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult, profile_networks
@@ -114,13 +116,17 @@ class Bench:
         device: str = DEVICE,
         observe: Observer = ignore,
         stop: threading.Event | None = None,
+        connect: Callable[[Device], AgentSession] = in_process,
         **fields: Any,
     ) -> ProfileResult:
-        """Measures the small network, or others, without golden probes; ten runs per probe unless given."""
+        """Measures the small network, or others, without golden probes; ten runs per probe unless given.
+
+        By default the device is part of this process; `open_session` starts its agent and worker instead.
+        """
         fields.setdefault("policy", RepeatPolicy(runs=10))
         request = ProfileRequest(device, tuple(map(str, models or (self.model,))), **fields)
         known, networks = find_device(load_inventory(self.workspace.devices), device), request.networks()
-        with open_run(known, self.workspace, observe, stop) as run:
+        with open_run(known, self.workspace, observe, stop, connect=connect) as run:
             return profile_networks(run, networks, request).result
 
     def build(self, device: str = DEVICE, **options: Any) -> Lut:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from harness.device.inventory import Device
-from harness.device.session import open_session
+from harness.device.session import AgentSession, open_session
 from harness.device.variant import NO_VARIANT, Variant
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
@@ -22,10 +22,11 @@ def open_run(
     observe: Observer = ignore,
     stop: threading.Event | None = None,
     variant: Variant = NO_VARIANT,
+    connect: Callable[[Device], AgentSession] = open_session,
 ) -> Iterator[DeviceRun]:
     """Connect to a device, lease it, and open the journal of the workspace; raises a DeviceError or JournalError."""
     with (
-        open_session(variant.device(device)) as session,
+        connect(variant.device(device)) as session,
         Journal(workspace.journal) as journal,
         leased_run(session, device, journal, observe, stop, variant) as run,
     ):

@@ -154,7 +154,7 @@ def test_a_device_of_devices_toml_is_checked_and_profiled(bench: Bench, phone: P
     checks = {check.name: check for check in check_device(device)}
     assert checks["reachable"].found == f"{SERIAL} over adb"
     assert all(checks[name].ok for name in ("reachable", "agent", "backend", "lease"))
-    assert bench.profile(policy=RepeatPolicy(runs=2)).samples > 0
+    assert bench.profile(policy=RepeatPolicy(runs=2), connect=open_session).samples > 0
     with pytest.raises(UsageError, match="copies the agent"):
         install_agent(device)
 

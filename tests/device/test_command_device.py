@@ -59,7 +59,7 @@ def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
     """A table measured by calling the tool estimates a network as the tool's formula does."""
     model = build_network(bench.root / "small.onnx", widths=(8, 32))
     describe(bench)
-    bench.profile(model, device=DEVICE, policy=RepeatPolicy(runs=3))
+    bench.profile(model, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
     table = bench.build(DEVICE)
     assert table.clock == "device"
     assert (table.fingerprint["runtime"], table.fingerprint["runtime_version"]) == ("command", "stand-in 1.4.2")
@@ -85,7 +85,7 @@ def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) ->
     model = build_network(bench.root / "small.onnx", widths=(8,))
     describe(bench, "--misbehave=exit")
     with pytest.raises(HarnessError):
-        bench.profile(model, device=DEVICE, policy=RepeatPolicy(runs=3))
+        bench.profile(model, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
         bench.build(DEVICE)
     assert samples_of(bench) == 0
     with Journal(bench.workspace.journal) as journal:
@@ -97,7 +97,7 @@ def test_the_end_of_the_time_names_what_the_device_refused(bench: Bench) -> None
     """If the time ends while a device refuses probes, the error has their number and the first reason."""
     describe(bench, run=["sh", "-c", "sleep 0.2; echo model too large >&2; exit 3", "{model}"])
     with pytest.raises(DeviceTooSlow, match=r"The device refused \d+, the first because: .*model too large"):
-        bench.profile(device=DEVICE, policy=RepeatPolicy(runs=3, wall_s=1.0))
+        bench.profile(device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3, wall_s=1.0))
 
 
 def describe_limited(bench: Bench) -> None:
@@ -126,7 +126,7 @@ def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others
     small = build_network(bench.root / "small.onnx", widths=(8, 8))
     large = build_network(bench.root / "large.onnx", widths=(8, 64, 64))
     bench.set_device(name=DEVICE)  # the table is that of the formula; the tool then stands for an update of the device
-    bench.profile(small, large, device=DEVICE, policy=RepeatPolicy(runs=3))
+    bench.profile(small, large, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
     bench.build(DEVICE)
     describe_limited(bench)
     options = {"device": DEVICE, "workspace": bench.workspace, "policy": RepeatPolicy(runs=3), "processes": 2}
@@ -146,7 +146,7 @@ def test_a_missing_tool_is_reported_when_the_session_opens(bench: Bench) -> None
     (backend,) = [check for check in check_device(device) if check.name == "backend"]
     assert backend.ok is False and "no-such-benchmark" in backend.found
     with pytest.raises(BackendError, match="no-such-benchmark"):
-        bench.profile(device=DEVICE)
+        bench.profile(device=DEVICE, connect=open_session)
 
 
 def test_a_tool_that_fails_once_costs_no_sample(bench: Bench, tmp_path: Path) -> None:

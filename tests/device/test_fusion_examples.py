@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,12 +73,27 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     return load_network(str(path))
 
 
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Network]:
+    """Return all networks; they are read before a session has a thread, which takes a quarter of the time."""
+    folder = tmp_path_factory.mktemp("networks")
+    tails = {"known": [helper.make_node("Relu", ["c"], ["y"])], **TAILS}
+    made = {name: network_of(folder, tail, f"tail{at}") for at, (name, tail) in enumerate(tails.items())}
+    return {**made, "transformer": transformer(folder, 4, "transformer")}
+
+
 @pytest.fixture(scope="module", params=["cpu01", "npu01"])
-def any_session(request: pytest.FixtureRequest) -> Iterator[AgentSession]:
+def any_session(request: pytest.FixtureRequest, networks: Mapping[str, Network]) -> Iterator[AgentSession]:  # noqa: ARG001
     """Lease the processor, or the emulated accelerator."""
     with open_session(BUILT_IN[request.param]) as opened:
         opened.acquire("the test")
         yield opened
+
+
+@pytest.fixture(scope="module")
+def rules(any_session: AgentSession, networks: Mapping[str, Network]) -> tuple[FusionRule, ...]:
+    """Return the rules of a campaign of one network."""
+    return cut_as_reported(any_session, [networks["known"]], lambda _: None, threading.Event())[1]
 
 
 @pytest.fixture
@@ -142,19 +157,18 @@ def transformer(folder: Path, heads: int, name: str) -> Network:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_unknown_networks_are_cut_as_the_device_cuts_them(any_session: AgentSession, tmp_path: Path, tail: str) -> None:
+def test_unknown_networks_are_cut_as_the_device_cuts_them(
+    any_session: AgentSession, rules: tuple[FusionRule, ...], networks: Mapping[str, Network], tail: str
+) -> None:
     """With rules from the campaign of another network, a network is cut as the device reports of that network."""
-    known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
-    unknown = network_of(tmp_path, TAILS[tail], "unknown")
-    _, rules = cut_as_reported(any_session, [known], lambda _: None, threading.Event())
+    unknown = networks[tail]
     (reported,), _ = cut_as_reported(any_session, [unknown], lambda _: None, threading.Event())
     assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
 
 
-def test_views_of_an_unknown_transformer_are_no_layers_of_the_accelerator(tmp_path: Path) -> None:
+def test_views_of_an_unknown_transformer_are_no_layers_of_the_accelerator(networks: Mapping[str, Network]) -> None:
     """By rules from a campaign without attention, each Transpose and Reshape is part of a product, as on the device."""
-    known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
-    unknown = transformer(tmp_path, 4, "unknown")
+    known, unknown = networks["known"], networks["transformer"]
     with open_session(BUILT_IN["npu01"]) as opened:
         opened.acquire("the test")
         _, rules = cut_as_reported(opened, [known], lambda _: None, threading.Event())
@@ -164,11 +178,10 @@ def test_views_of_an_unknown_transformer_are_no_layers_of_the_accelerator(tmp_pa
 
 
 def test_rules_of_examples_are_kept_for_devices_of_one_fingerprint(
-    session: AgentSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: AgentSession, networks: Mapping[str, Network], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second session loads the network alone and has the same rules; another board or a damaged cache asks anew."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "own cache"))
-    network = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
     loaded: list[int] = []
     put = session.put
 
@@ -181,7 +194,7 @@ def test_rules_of_examples_are_kept_for_devices_of_one_fingerprint(
     def rules() -> tuple[FusionRule, ...]:
         loaded.append(0)
         cutting._rules_of_examples.cache_clear()  # as in another process
-        return cut_as_reported(session, [network], lambda _: None, threading.Event())[1]
+        return cut_as_reported(session, [networks["known"]], lambda _: None, threading.Event())[1]
 
     first, again = rules(), rules()
     monkeypatch.setattr(session, "board", "another")
@@ -192,9 +205,9 @@ def test_rules_of_examples_are_kept_for_devices_of_one_fingerprint(
     assert loaded == [2, 1, 2, 2]
 
 
-def test_what_networks_show_counts_before_examples(tmp_path: Path) -> None:
+def test_what_networks_show_counts_before_examples(networks: Mapping[str, Network]) -> None:
     """A rule of examples is dropped where a network shows something of the same operators, and added elsewhere."""
-    network = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    network = networks["known"]
     conv, relu = (node.index for node in network.nodes if node.name == "conv" or node.outputs[0] == "y")
     examples = [FusionRule("Conv(x0);Relu(0)", 9, 9, "x"), FusionRule("Conv(x0);Tanh(0)", 9, 9, "x")]
     rules = learn_rules([(network, [frozenset({conv, relu})])], "runtime", examples)

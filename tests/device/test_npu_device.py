@@ -14,6 +14,7 @@ import pytest
 from nullbench import build_network
 from onnx import TensorProto, helper, numpy_helper
 
+from device_agents.backends import Backend, Refused, create
 from device_agents.messages import TrueOverhead
 from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
@@ -36,6 +37,10 @@ def _device(**options: Any) -> Device:
 
 
 QUIET = _device(noise=0)
+
+
+def _backend(**options: Any) -> Backend:
+    return create(NPU.backend, {"preset": "edge", **options})
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +106,6 @@ def test_a_pushed_agent_compiles_and_times_as_the_local_one(
 
 def test_fingerprint_names_machine_and_noise() -> None:
     """Another machine, seed or noise makes another device; another choice of what is revealed does not."""
-    settings = {}
     changes: dict[str, dict[str, Any]] = {
         "plain": {},
         "preset": {"preset": "nvdla-64"},
@@ -109,12 +113,9 @@ def test_fingerprint_names_machine_and_noise() -> None:
         "noise": {"noise": 0},
         "reveals": {"reveals": ""},
     }
-    for name, options in changes.items():
-        with open_session(_device(**options)) as opened:
-            facts = opened.hello.fingerprint
-            settings[name] = (facts["runtime"], facts["runtime_version"], facts["settings"])
-    assert settings["reveals"] == settings["plain"]
-    assert len(set(settings.values())) == 4
+    facts = {name: str(_backend(**options).fingerprint()) for name, options in changes.items()}
+    assert facts["reveals"] == facts["plain"]
+    assert len(set(facts.values())) == 4
 
 
 @pytest.mark.parametrize(
@@ -139,9 +140,15 @@ def test_fingerprint_names_machine_and_noise() -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Each mistake is the backend's refusal, and no path of the device is looked at."""
-    with pytest.raises(BackendError) as refused, open_session(_device(**options)):
+    with pytest.raises(Refused, match=r"emulated-npu|edgy"):
+        _backend(**options)
+
+
+def test_the_refusal_of_an_option_ends_the_session() -> None:
+    """A session with a wrong option does not open, and its error has the backend's refusal."""
+    with pytest.raises(BackendError) as refused, open_session(_device(colour="red")):
         pass
-    assert "emulated-npu" in refused.value.why or "edgy" in refused.value.why
+    assert "emulated-npu" in refused.value.why
 
 
 def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:

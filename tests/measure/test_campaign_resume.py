@@ -6,12 +6,16 @@ import contextlib
 import dataclasses
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from altered_journals import cover, editing
+from in_process import in_process
 from nullbench import DEVICE, Bench, StopAfter, Truth, build_network
 
+from harness.device.inventory import Device
+from harness.device.session import AgentSession, open_session
 from harness.errors import CampaignIncomplete, HarnessError, Interrupted, UnknownDevice
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -45,15 +49,19 @@ def test_fixed_runs_take_that_many_samples_of_every_probe(bench: Bench) -> None:
     assert (campaign.complete, campaign.clock, result.resumed, result.refused) == (True, "device", False, 0)
 
 
-@pytest.mark.parametrize("looks", [0, 20, 60, 70, 80, 110])
-def test_a_resumed_campaign_equals_an_uninterrupted_one(tmp_path: Path, looks: int) -> None:
+@pytest.mark.parametrize(
+    ("looks", "connect"), [*((looks, in_process) for looks in (0, 20, 60, 70, 80, 110)), (70, open_session)]
+)
+def test_a_resumed_campaign_equals_an_uninterrupted_one(
+    tmp_path: Path, looks: int, connect: Callable[[Device], AgentSession]
+) -> None:
     """A campaign stopped anywhere and resumed equals an uninterrupted one, with each slot visited once."""
     whole, cut = Bench(tmp_path / "whole"), Bench(tmp_path / "cut")
     expected = whole.profile(policy=FOUR)
     with pytest.raises(Interrupted):
-        cut.profile(policy=FOUR, stop=StopAfter(looks))
+        cut.profile(policy=FOUR, stop=StopAfter(looks), connect=connect)
     assert campaigns(cut) == [(1, False)]
-    result = cut.profile(policy=FOUR)
+    result = cut.profile(policy=FOUR, connect=connect)
     assert campaigns(cut) == [(1, True)]
     assert (result.campaign, result.resumed, result.samples) == (1, True, expected.samples)
     assert cut.visits(1) == whole.visits(1)

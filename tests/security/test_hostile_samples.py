@@ -21,6 +21,7 @@ from device_agents import wire
 from harness import profile
 from harness.device import time_limit
 from harness.device.inventory import find_device, load_inventory
+from harness.device.session import open_session
 from harness.errors import CampaignIncomplete, DeviceTooSlow, LinkLost, ProtocolError
 from harness.fleet.health import check_golden, check_golden_again
 from harness.fleet.store import FleetStore
@@ -86,11 +87,11 @@ def test_samples_of_a_run_with_a_wrong_end_record_are_no_data(
     with monkeypatch.context() as patch:
         alter_agents(patch, alter)
         with pytest.raises(ProtocolError) as refused:
-            bench.profile(policy=FOUR)
+            bench.profile(policy=FOUR, connect=open_session)
     assert "end record" in str(refused.value) or "cancelled" in str(refused.value)
     before = bench.visits(1)
     assert before, "the honest runs stay"
-    assert bench.profile(policy=FOUR).resumed
+    assert bench.profile(policy=FOUR, connect=open_session).resumed
     assert rows(bench, f"SELECT count(*) FROM samples WHERE device_ns={FALSE_NS} OR wall_ns={FALSE_NS}") == [(0,)]
     assert bench.visits(1) == whole
     assert set(before) < set(whole)
@@ -113,10 +114,10 @@ def test_samples_before_a_broken_link_are_no_data(
     with monkeypatch.context() as patch:
         alter_agents(patch, alter)
         with pytest.raises(LinkLost):
-            bench.profile(policy=FOUR)
+            bench.profile(policy=FOUR, connect=open_session)
     before = bench.visits(1)
     assert before
-    assert bench.profile(policy=FOUR).resumed
+    assert bench.profile(policy=FOUR, connect=open_session).resumed
     assert rows(bench, f"SELECT count(*) FROM samples WHERE device_ns={FALSE_NS}") == [(0,)]
     assert bench.visits(1) == whole
 
@@ -134,11 +135,11 @@ def test_a_device_that_takes_its_time_is_given_up(
     with monkeypatch.context() as patch:
         alter_agents(patch, alter)
         with pytest.raises(CampaignIncomplete, match=r"did not finish within 3 s.*--time-limit") as given_up:
-            bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0))
+            bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0), connect=open_session)
     assert (given_up.value.exit_code, given_up.value.fault) == (5, "device")
     before = bench.visits(1)
     assert 0 < len(before) < len(whole)
-    assert bench.profile(policy=FOUR).resumed
+    assert bench.profile(policy=FOUR, connect=open_session).resumed
     assert bench.visits(1) == whole
 
 
@@ -157,7 +158,7 @@ def test_a_run_that_is_cancelled_in_vain_is_ended(bench: Bench, scripted: Callab
     """A device that goes on with a run after its time was up and the run cancelled is given up in its middle."""
     scripted("slow_visits")
     with pytest.raises(DeviceTooSlow, match=r"within 3 s. It does not end a run that was cancelled"):
-        bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0))
+        bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0), connect=open_session)
     assert bench.visits(1) == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import in_process
 from nullbench import DEVICE, Bench
 from opened_run import open_run
 
@@ -60,7 +61,7 @@ def _profile(
     fields.setdefault("policy", RepeatPolicy(runs=3))
     request = ProfileRequest(DEVICE, space=SpaceRequest(space, count, 0.0), **fields)
     device = find_device(load_inventory(bench.workspace.devices), DEVICE)
-    with open_run(device, bench.workspace, observe, stop) as run:
+    with open_run(device, bench.workspace, observe, stop, connect=in_process) as run:
         return explore_space(run, load_space(space), request)
 
 
@@ -145,7 +146,7 @@ def test_layers_are_complete_if_the_budget_is_too_small_for_the_networks(tmp_pat
         notes: list[str] = []
         policy = RepeatPolicy(runs=3, budget_s=budget_s)
         request = ProfileRequest("npu", space=SpaceRequest(str(path), 20, 0.0), policy=policy)
-        with open_run(device, workspace, lambda progress: notes.append(progress.note)) as run:
+        with open_run(device, workspace, lambda progress: notes.append(progress.note), connect=in_process) as run:
             return explore_space(run, load_space(str(path)), request), " ".join(notes)
 
     layers, _ = explore(alone, None)

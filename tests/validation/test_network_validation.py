@@ -37,6 +37,8 @@ from harness.validation.whole_networks import (
     whole_latency,
 )
 
+pytestmark = pytest.mark.usefixtures("devices_in_process")
+
 
 def checked(bench: Bench, *models: Path, **options: object) -> Validation:
     """Return the validation of these files on the bench's device, in one process unless given."""

@@ -23,7 +23,7 @@ from nullbench import DEVICE, Bench
 from sshd_server import Sshd
 
 from device_agents.lease import Lease, LeaseHeld
-from harness.device.session import Deadlines
+from harness.device.session import Deadlines, open_session
 from harness.errors import HarnessError, Interrupted
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
@@ -86,9 +86,14 @@ class FreeAgain:
     def wait(self, seconds: float) -> float | None:
         """Seconds until the lease was free, or None after `seconds`."""
         self._thread.join(seconds)
-        self._given_up.set()
-        self._thread.join()
+        self.give_up()
         return self.seconds
+
+    def give_up(self) -> None:
+        """Ends to try."""
+        self._given_up.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _try(self) -> None:
         started_s = time.monotonic()
@@ -116,7 +121,7 @@ class Rig:
         with self.monkeypatch.context() as patch:
             if deadlines is not None:
                 patch.setattr("harness.device.session.Deadlines", functools.partial(_replaced, deadlines))
-            return self.bench.profile(policy=POLICY, **options)
+            return self.bench.profile(connect=open_session, policy=POLICY, **options)
 
     def put_behind(self, sshd: Sshd, port: int | None = None, **settings: str | float) -> None:
         """Puts the device behind SSH at this port; the campaign is kept."""
@@ -168,6 +173,8 @@ class Rig:
             self.run_session(deadlines, observe=self._after(after_rounds, struck))
         except HarnessError as raised:
             caught = raised
+        else:
+            free.give_up()
         assert type(caught) in (error if isinstance(error, tuple) else (error or type(None),)), repr(caught)
         seconds = None
         if caught is not None:

@@ -22,7 +22,7 @@ from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
 from processes import agents, wait_until, workers
 
 from harness.device.inventory import load_inventory
-from harness.device.session import AgentSession, LoadRequest, Visit, start_agent
+from harness.device.session import AgentSession, LoadRequest, Visit, open_session, start_agent
 from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -229,9 +229,9 @@ def test_a_wall_clock_that_jumps(rig: Rig, sabotage: Callable[..., None]) -> Non
 def test_a_device_whose_latency_is_not_one(rig: Rig, sabotage: Callable[..., None], kind: str) -> None:
     """Such a campaign ends without error and reports drift of the reference probe or wider intervals."""
     policy = RepeatPolicy(min_rounds=8, max_rounds=8)
-    quiet = rig.bench.profile(policy=policy)
+    quiet = rig.bench.profile(connect=open_session, policy=policy)
     sabotage(distorts=kind)
-    bent = rig.bench.profile(policy=policy, fresh=True)
+    bent = rig.bench.profile(connect=open_session, policy=policy, fresh=True)
     assert quiet.drift < 0.05 and bent.campaign != quiet.campaign
     widened = _halfwidth(rig, bent.campaign) / _halfwidth(rig, quiet.campaign)
     assert widened > 2
@@ -242,14 +242,14 @@ def test_a_device_whose_latency_is_not_one(rig: Rig, sabotage: Callable[..., Non
 def test_background_load(rig: Rig) -> None:
     """A busy neighbour on every core shows in preempted runs, which the journal keeps, and hardly in CPU time."""
     policy = RepeatPolicy(runs=4)
-    quiet = rig.bench.profile(device="cpu01", policy=policy)
+    quiet = rig.bench.profile(connect=open_session, device="cpu01", policy=policy)
     with contextlib.ExitStack() as load:
         for _ in range(2 * (os.cpu_count() or 1)):
             spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             load.callback(spinner.wait)
             load.callback(spinner.kill)
         for _ in range(10):  # a run is short: now and then none of a campaign meets the end of a time slice
-            busy = rig.bench.profile(device="cpu01", policy=policy, fresh=True)
+            busy = rig.bench.profile(connect=open_session, device="cpu01", policy=policy, fresh=True)
             ((preempted,),) = rig.query(
                 "SELECT count(*) FROM series JOIN samples ON series=series.id"
                 f" WHERE campaign={busy.campaign} AND preemptions>0"

@@ -13,6 +13,7 @@ from fault_rig import SHORT, Rig, small_disk
 from sshd_server import Sshd
 
 from device_agents.lease import Lease, holder_of
+from harness.device.session import open_session
 from harness.errors import DeviceError, JournalError
 from harness.measure.policy import RepeatPolicy
 
@@ -99,13 +100,13 @@ def test_a_runtime_without_room_for_its_files(rig: Rig, device_disk: Path) -> No
     """A network that fails for lack of disk is not recorded as one that the device cannot run."""
     rig.bench.set_device()
     options = {"device": "cpu01", "policy": RepeatPolicy(runs=2)}
-    quiet = rig.bench.profile(**options)
+    quiet = rig.bench.profile(connect=open_session, **options)
     with rig.monkeypatch.context() as patch, pytest.raises(DeviceError, match="No space left") as caught:
         _fill_at_lease(patch, device_disk)
-        rig.bench.profile(fresh=True, **options)
+        rig.bench.profile(connect=open_session, fresh=True, **options)
     assert type(caught.value) is DeviceError
     (device_disk / "filler").unlink()
-    again = rig.bench.profile(fresh=True, **options)
+    again = rig.bench.profile(connect=open_session, fresh=True, **options)
     assert (again.refused, again.samples) == (quiet.refused, quiet.samples) and not again.resumed
 
 
