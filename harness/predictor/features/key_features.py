@@ -15,7 +15,7 @@ from dataclasses import replace
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
-from harness.network.operator_kinds import CONVOLUTIONS, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
+from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import is_general, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
@@ -40,10 +40,12 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import (
     INTEGER,
+    RECURRENT,
     LayerFeatures,
     Pair,
     axes_suffix,
     channelwise,
+    matrix_product,
     plane_of,
     unfolding,
 )
@@ -95,6 +97,8 @@ def features_of(parsed: ParsedKey) -> LayerFeatures:
             found = _convolution(parsed, place, operator.tensors[weight])
         elif operator.op in _MATRIX_OPERATORS and len(operator.tensors) > weight:
             found = _product(parsed, place, operator.tensors[weight])
+        elif operator.op in GATES:
+            found = _recurrent(operator)
         else:
             continue
         if found is not None:
@@ -172,6 +176,18 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         extra_operands=operands + _extra_operands(layer, place, rows * columns),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
+
+
+def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
+    """Return the features of a recurrent layer: a product of all gates for each step, a group for each direction."""
+    shapes = [operator.tensor(slot).shape or () for slot in range(3)]
+    if any(len(shape) != 3 for shape in shapes):
+        return None
+    read, (directions, columns, inputs), state = shapes
+    depth = inputs + state[2]
+    found = matrix_product(rows=math.prod(read[:2]), depth=depth, columns=columns, batch=directions)
+    item = ITEM_BYTES.get(operator.tensors[0].dtype, 4)
+    return replace(found, operator=f"{RECURRENT}/{operator.op}", element_bytes=item)
 
 
 def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
