@@ -34,7 +34,15 @@ from harness.probe.auxiliary import (
 )
 
 ProducerKind = Literal[
-    "outside", "convolution", "narrow convolution", "signed convolution", "pooled convolution", "abs", "difference", "slice", "sum"
+    "outside",
+    "convolution",
+    "narrow convolution",
+    "signed convolution",
+    "pooled convolution",
+    "abs",
+    "difference",
+    "slice",
+    "sum",
 ]
 PRODUCER_CHANNELS = 4
 _BRANCHING = "PRelu"
@@ -73,7 +81,9 @@ def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
     """Return the producer of such a tensor on a device with its own memory."""
     if producer == "convolution":
         return "narrow convolution"
-    return "sum" if producer in _ELEMENTWISE and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
+    return (
+        "sum" if producer in _ELEMENTWISE and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
+    )
 
 
 def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:
