@@ -10,7 +10,7 @@ from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKe
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
 
 

@@ -22,6 +22,7 @@ from harness.predictor.features.data_movement_classes import (
     COPY,
     INTERPOLATE,
     NORM,
+    along_columns,
     between_conversions,
     class_of_mover,
     type_suffix,
@@ -258,6 +259,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
+        path = along_columns(path) if out_shape[-1] == in_shape[-1] > 1 else path
     else:
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
@@ -310,7 +312,9 @@ def _name(operator: KeyOperator) -> str:
     mode = operator.attributes.get("mode", "nearest") if operator.op in SCALING else "nearest"
     if mode != "nearest":  # a cubic pixel takes about fifty times as long as a linear one on cpu01
         return "Cubic" if mode == "cubic" else INTERPOLATE
-    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
+    if is_general(operator) or operator.op in ("DepthToSpace", "SpaceToDepth"):  # these are such transpositions
+        return "Permute"
+    return "Affine" if _is_affine(operator) else operator.op
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:

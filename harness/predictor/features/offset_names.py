@@ -25,7 +25,8 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     together = layer.columns if few else math.gcd(inputs, layer.columns)
     across = layer.groups if layer.is_channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
-    vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
+    # Rows are normalised whole, and the columns of a transposed convolution hold the taps of all channels.
+    vectors = [] if layer.operator.startswith(NORM) or layer.result_elements else [vector]
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{name} of {'few ' if few else ''}maps" for name in coarse[-1:] if layer.maps]
     warm = [f"{name} warm" for name in coarse if layer.warm]
