@@ -81,9 +81,8 @@ def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
     """Return the producer of such a tensor on a device with its own memory."""
     if producer == "convolution":
         return "narrow convolution"
-    return (
-        "sum" if producer in _ELEMENTWISE and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
-    )
+    is_matrix = kind.dtype in ("float32", "float16") and len(kind.shape) > 1
+    return "sum" if producer in _ELEMENTWISE and is_matrix else producer
 
 
 def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:

@@ -78,7 +78,7 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
 
 
 def along_columns(path: str) -> str:
-    """Return the path of a layer whose last axis stays: if it reduces others, it adds up whole rows, not elements."""
+    """Return the path of a layer that keeps its last axis: a reduction of others adds up rows, not their elements."""
     return path.replace(_REDUCED, _COLUMNS, 1)
 
 
