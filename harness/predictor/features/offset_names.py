@@ -28,7 +28,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     # Rows are normalised whole, and the columns of a transposed convolution hold the taps of all channels.
     vectors = [] if layer.operator.startswith(NORM) or layer.result_elements else [vector]
     # Products read maps of few channels in the plain layout, and all others in blocks.
-    maps = [f"{name} of {'few ' if few else ''}maps" for name in coarse[-1:] if layer.maps]
+    maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]
     # Rows of a matrix that are whole pages apart share few places of a cache.
     paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []
