@@ -25,8 +25,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     together = layer.columns if few else math.gcd(inputs, layer.columns)
     across = layer.groups if layer.is_channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
-    # Rows are normalised whole, and the columns of a transposed convolution hold the taps of all channels.
-    vectors = [] if layer.operator.startswith(NORM) or layer.result_elements else [vector]
+    vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]
