@@ -5,7 +5,7 @@ just written, in the layout that the neighbour prefers, and a residual add is fu
 `convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
 operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
 for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
-of both signs, for layers that branch on the sign of each value.
+of both signs, for layers that branch on the sign of each value; `difference` is that in the plain layout.
 
 A device with its own memory loads the input of a producer while the layer computes, so that a large input hides
 the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.
@@ -18,12 +18,12 @@ pixel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.learnt_weights import INTEGER_RANGE
-from harness.network.network import Network, Node, TensorType
+from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (
     INTEGER_POOLING,
     dequantised,
@@ -34,21 +34,36 @@ from harness.probe.auxiliary import (
 )
 
 ProducerKind = Literal[
-    "outside", "convolution", "narrow convolution", "signed convolution", "pooled convolution", "abs", "slice", "sum"
+    "outside",
+    "convolution",
+    "narrow convolution",
+    "signed convolution",
+    "pooled convolution",
+    "abs",
+    "difference",
+    "slice",
+    "sum",
 ]
 PRODUCER_CHANNELS = 4
 _BRANCHING = "PRelu"
 """ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
+_SIGNED: Mapping[ProducerKind, ProducerKind] = {"convolution": "signed convolution", "abs": "difference"}
+"""Producers of values of both signs, in the layout of each that writes one sign."""
+_ELEMENTWISE = ("abs", "difference")
+_MEAN_INPUT = 0.55
+"""The middle of the values of an input."""
 
 
 def producers_of(
     network: Network, tensors: Iterable[str], nodes: Iterable[Node], blocked: frozenset[str]
 ) -> tuple[ProducerKind, ...]:
     """Return the producers of the tensors that nodes read; `blocked` are those in a private layout of the device."""
-    found = tuple(producer_of(network, name, blocked) for name in tensors)
+    names = tuple(tensors)
+    found = tuple(producer_of(network, name, blocked) for name in names)
     if all(node.op != _BRANCHING for node in nodes):
         return found
-    return tuple("signed convolution" if kind == "convolution" else kind for kind in found)
+    pairs = zip(names, found, strict=True)
+    return tuple(_SIGNED.get(kind, kind) if network.types[name].dtype in FLOATS else kind for name, kind in pairs)
 
 
 def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = None) -> ProducerKind:
@@ -66,12 +81,13 @@ def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
     """Return the producer of such a tensor on a device with its own memory."""
     if producer == "convolution":
         return "narrow convolution"
-    return "sum" if producer == "abs" and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
+    is_matrix = kind.dtype in ("float32", "float16") and len(kind.shape) > 1
+    return "sum" if producer in _ELEMENTWISE and is_matrix else producer
 
 
 def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:
     """Return the producer of such a tensor that is never executed together with an element-wise operator after it."""
-    if producer == "abs" and kind.shape:
+    if producer in _ELEMENTWISE and kind.shape:
         return "slice"
     return "pooled convolution" if producer == "convolution" else producer
 
@@ -91,6 +107,8 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
         return builder.operator("Abs", [builder.operator("Add", [builder.input(read), row], kind)], kind)
     if producer == "abs":
         return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
+    if producer == "difference":
+        return builder.operator("Sub", [builder.input(kind), builder.scalar(_MEAN_INPUT, kind.dtype)], kind)
     if producer == "slice":
         axis = next((at for at, size in enumerate(kind.shape) if size > 1), 0)
         return slice_leading(builder, builder.input(kind.resized(axis, kind.shape[axis] + 1)), kind.shape)

@@ -19,6 +19,7 @@ from harness.space.configuration import (
     Pooling,
     Product,
     Quantised,
+    Recurrent,
     Transposed,
     padding_of,
 )
@@ -161,6 +162,19 @@ class ProductBlock(Block):
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Product(**{"op": self.op, "heads": 0, **values})
+
+
+class RecurrentBlock(Block):
+    """Recurrent layers, which multiply their state at each step."""
+
+    op: Literal["LSTM", "GRU"]
+    steps: Sizes
+    depth: Sizes
+    columns: Sizes
+    directions: Annotated[Choices, choices_of(1, 2)] = _ONE
+
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        return Recurrent(op=self.op, **values)
 
 
 class _PlaneBlock(Block):
@@ -322,6 +336,7 @@ AnyBlock = Annotated[
     ConvolutionBlock
     | TransposedBlock
     | ProductBlock
+    | RecurrentBlock
     | PoolingBlock
     | GlobalPoolingBlock
     | ElementwiseBlock

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.network.layers import FEATURE_MAP
+from harness.network.operator_kinds import GATES
 from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
     INTEGER,
+    RECURRENT,
     LayerFeatures,
     axes_suffix,
     channelwise,
@@ -114,6 +116,35 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Recurrent:
+    """An LSTM or GRU over `steps`, of `depth` inputs and a state of `columns`, in one direction or both."""
+
+    op: str
+    steps: int
+    depth: int
+    columns: int
+    directions: int
+
+    @property
+    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the weights of inputs, of the state, and of both biases."""
+        rows = GATES[self.op] * self.columns
+        return (self.directions, rows, self.depth), (self.directions, rows, self.columns), (self.directions, 2 * rows)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the shape of the states of all steps."""
+        return (self.steps, self.directions, 1, self.columns)
+
+    @property
+    def features(self) -> LayerFeatures:
+        """Return the predictor's features."""
+        depth, columns = self.depth + self.columns, GATES[self.op] * self.columns
+        found = matrix_product(rows=self.steps, depth=depth, columns=columns, batch=self.directions)
+        return replace(found, operator=f"{RECURRENT}/{self.op}")
+
+
+@dataclass(frozen=True)
 class Pooling:
     """A pooling layer; the kernel of a global one is the whole plane."""
 
@@ -183,7 +214,7 @@ class Transposed:
         )
 
 
-FloatLayer = Convolution | Transposed | Product | Pooling | Mover
+FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
 INT8, DYNAMIC = "int8", "dynamic"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from harness.predictor.features.data_movement_classes import INTERPOLATE, class_of_mover
+from harness.predictor.features.data_movement_classes import INTERPOLATE, along_columns, class_of_mover
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 
 BROADCAST = "channel"
@@ -91,9 +91,9 @@ class Rowwise:
         name, plane = class_of_mover(["Add", self.op] if self.residual else [self.op]), (self.rows, 1)
         if self.op != "ReduceMean":
             found = channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
-            run = self.columns if self.op == "Softmax" else 0
-            return replace(found, extra_operands=int(self.residual), run=run)
+            return replace(found, extra_operands=int(self.residual), run=self.columns)
         *rest, channels = self.result
+        name = along_columns(name) if self.axis == 1 else name
         window, result = (self.rows if self.axis == 1 else self.columns, 1), (math.prod(rest), 1)
         source = (self.rows * self.columns // channels, 1)
         found = channelwise(name, batch=1, channels=channels, in_size=source, out_size=result, kernel=window)

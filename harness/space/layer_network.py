@@ -18,6 +18,7 @@ from harness.space.configuration import (
     Pooling,
     Product,
     Quantised,
+    Recurrent,
     Transposed,
     padding_of,
 )
@@ -27,7 +28,7 @@ from harness.space.layer_parts import IntegerParts, LayerParts, mover_nodes
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
-_ON_ROWS = (Permutation, Product, Rowwise)
+_ON_ROWS = (Permutation, Product, Recurrent, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
@@ -91,6 +92,8 @@ def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
         if layer.heads:
             return [(1, layer.heads, layer.rows, layer.depth), (1, layer.heads, layer.depth, layer.columns)]
         return [(layer.rows, layer.depth) if layer.op == "Gemm" else (1, layer.rows, layer.depth)]
+    if isinstance(layer, Recurrent):
+        return [(layer.steps, 1, layer.depth)]
     if isinstance(layer, Transposed):
         return [(layer.batch, layer.channels_in, *layer.size)]
     if isinstance(layer, Permutation):
@@ -102,7 +105,7 @@ def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
 
 def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
     """Return the shape of a layer's first result."""
-    if isinstance(layer, Convolution | Permutation | Pooling | Rowwise):
+    if isinstance(layer, Convolution | Permutation | Pooling | Recurrent | Rowwise):
         return layer.result
     if isinstance(layer, Product):
         return (*_input_shapes(layer)[0][:-1], layer.columns)
@@ -158,6 +161,10 @@ def _layer(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[st
         return [_convolution(parts, name, layer, sources)]
     if isinstance(layer, Product):
         return [_product(parts, name, layer, sources)]
+    if isinstance(layer, Recurrent):
+        weights = [parts.weight(f"{name}.weight{at}", shape) for at, shape in enumerate(layer.weight_shapes)]
+        direction = "bidirectional" if layer.directions > 1 else "forward"
+        return [parts.node(layer.op, name, [*sources, *weights], hidden_size=layer.columns, direction=direction)]
     if isinstance(layer, Transposed):
         axes = len(layer.size)
         shape = (layer.channels_in, layer.channels_out, *(layer.kernel,) * axes)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
+from harness.network.model_references import load_network
 from harness.network.network import TensorType
 from harness.probe.auxiliary import (
     MOST_VALUES,
@@ -25,7 +27,7 @@ from harness.probe.auxiliary import (
 )
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.probe.probe import null_probe
-from harness.probe.producer import ProducerKind, produce
+from harness.probe.producer import ProducerKind, produce, producers_of
 
 every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 OPSETS = (7, 9, 10, 12, 13, 17)
@@ -162,6 +164,8 @@ PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
     ("abs", TensorType("int64", (4,))),
     ("abs", TensorType("bool", (2, 3))),
     ("abs", TensorType("float16", ())),
+    ("difference", TensorType("float32", (3, 5))),
+    ("difference", TensorType("float16", ())),
 ]
 
 
@@ -195,16 +199,37 @@ def test_openvino_executes_an_element_wise_layer_apart_from_its_producer(produce
 
 
 def test_a_signed_producer_writes_both_signs() -> None:
-    """A convolution in front of a layer that branches on signs writes values of both; any other writes none below 0."""
+    """In front of a layer that branches on signs, producers write values of both; others write none below 0."""
     lowest = {}
-    producers: tuple[ProducerKind, ...] = ("convolution", "signed convolution")
+    producers: tuple[ProducerKind, ...] = ("convolution", "signed convolution", "abs", "difference")
     for producer in producers:
         builder = ModelBuilder(13)
         result = produce(builder, TensorType("float32", (1, 32, 5, 5)), producer)
         (output,) = run_on_onnxruntime(builder.build([result]))
         assert output.max() > 0
         lowest[producer] = output.min()
-    assert lowest["convolution"] >= 0 > lowest["signed convolution"]
+    assert min(lowest["convolution"], lowest["abs"]) >= 0 > max(lowest["signed convolution"], lowest["difference"])
+
+
+def test_layers_that_branch_on_signs_read_both() -> None:
+    """The producer of a PRelu writes both signs, whatever the layout of its input; that of a Relu need not."""
+    kinds = {}
+    for op, inputs in (("PRelu", ["x", "s"]), ("Relu", ["x"])):
+        nodes = [helper.make_node("Neg", ["i"], ["x"]), helper.make_node(op, inputs, ["y"])]
+        graph = helper.make_graph(
+            nodes,
+            "signs",
+            [helper.make_tensor_value_info("i", TensorProto.FLOAT, [1, 8, 5, 5])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 5, 5])],
+            [numpy_helper.from_array(np.ones((8, 1, 1), np.float32), "s")] if op == "PRelu" else [],
+        )
+        network = load_network(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+        for blocked in (frozenset("x"), frozenset[str]()):
+            kinds[op, bool(blocked)] = producers_of(network, ["x"], network.nodes[1:], blocked)
+    assert kinds["PRelu", True] == ("signed convolution",)
+    assert kinds["PRelu", False] == ("difference",)
+    assert kinds["Relu", True] == ("convolution",)
+    assert kinds["Relu", False] == ("abs",)
 
 
 def test_a_pixel_of_a_quantised_map_is_read_without_the_rest() -> None:

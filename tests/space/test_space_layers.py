@@ -28,6 +28,7 @@ from harness.space.configuration import (
     Pooling,
     Product,
     Quantised,
+    Recurrent,
     Transposed,
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Resizing, Rowwise
@@ -183,6 +184,16 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         assert found.operator.split("/")[:3] == layers[index].features.operator.split("/")[:3]
         assert (found.macs, found.moved_bytes) == (layers[index].features.macs, layers[index].features.moved_bytes)
         assert found.element_bytes == 1
+
+
+def test_onnxruntime_runs_recurrent_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recurrent layer of a space is one layer of a runtime, with the features it says."""
+    monkeypatch.chdir(tmp_path)
+    layers = [Recurrent("LSTM", 9, 16, 8, 2), Recurrent("GRU", 5, 8, 16, 1)]
+    own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network_of(layers, "recurrent")))
+    assert sorted(own) == list(range(len(layers)))
+    for index, (part,) in own.items():
+        assert describe(part.key.text) == layers[index].features
 
 
 def test_a_device_measures_what_it_executes_as_views() -> None:

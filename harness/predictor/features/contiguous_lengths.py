@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from harness.network.operator_kinds import SCALING
-from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKey, Shape, Tensor
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
 
 
@@ -37,8 +37,10 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if operator.op == "Transpose":
         order = operator.numbers("perm", tuple(range(len(read)))[::-1])
         return _unmoved(read, order) if sorted(order) == list(range(len(read))) else 0
-    if operator.op in ("Concat", "Split", "Gather"):
+    if operator.op in ("Concat", "Split"):
         return _along(operator, layer)
+    if operator.op in PICKING:
+        return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
     if operator.op in _ALONG_ROWS:
@@ -76,13 +78,19 @@ def _unmoved(read: Shape, order: Sequence[int]) -> int:
 
 
 def _along(operator: KeyOperator, layer: ParsedKey) -> int:
-    """Return the elements that lie together in the smallest part of what is joined, divided or picked."""
+    """Return the elements that lie together in the smallest part of what is joined or divided."""
     axis = operator.number("axis", 0)
     parts = layer.outputs if operator.op == "Split" else operator.tensors
     shapes = [tensor.shape for tensor in parts if tensor.shape]
-    if operator.op == "Gather":
-        return math.prod(shapes[0][axis + 1 :]) if shapes else 0
     return min((math.prod(shape[axis:]) for shape in shapes), default=0)
+
+
+def _picked(operator: KeyOperator, read: Shape) -> int:
+    """Return the elements that one index picks."""
+    if operator.op == "Gather":
+        return math.prod(read[operator.number("axis", 0) + 1 :])
+    index = operator.tensor(1).shape
+    return math.prod(read[index[-1] :]) if index and operator.op.endswith("ND") else 1
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:

@@ -17,9 +17,10 @@ COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
 NORM = "move/norm/"
 """The beginning of the paths of layers that normalise, along the last axis as a rule."""
+_REDUCED, _COLUMNS = "move/reduce/axes/", "move/reduce/columns/"
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
 _ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
-_RECTIFIERS = frozenset({"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})
+_RECTIFIERS = frozenset({"Relu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
 _LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
 _SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
@@ -74,6 +75,11 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
     suffix = "" if copies else type_suffix(dtype)
     kind += axes_suffix(axes) if group == "window" else ""
     return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in own)}"
+
+
+def along_columns(path: str) -> str:
+    """Return the path of a layer that keeps its last axis: a reduction of others adds up rows, not their elements."""
+    return path.replace(_REDUCED, _COLUMNS, 1)
 
 
 def type_suffix(dtype: str) -> str:

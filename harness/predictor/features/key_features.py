@@ -15,13 +15,14 @@ from dataclasses import replace
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
-from harness.network.operator_kinds import CONVOLUTIONS, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
+from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import is_general, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
     INTERPOLATE,
     NORM,
+    along_columns,
     between_conversions,
     class_of_mover,
     type_suffix,
@@ -40,10 +41,12 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import (
     INTEGER,
+    RECURRENT,
     LayerFeatures,
     Pair,
     axes_suffix,
     channelwise,
+    matrix_product,
     plane_of,
     unfolding,
 )
@@ -95,6 +98,8 @@ def features_of(parsed: ParsedKey) -> LayerFeatures:
             found = _convolution(parsed, place, operator.tensors[weight])
         elif operator.op in _MATRIX_OPERATORS and len(operator.tensors) > weight:
             found = _product(parsed, place, operator.tensors[weight])
+        elif operator.op in GATES:
+            found = _recurrent(operator)
         else:
             continue
         if found is not None:
@@ -174,6 +179,18 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
+def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
+    """Return the features of a recurrent layer: a product of all gates for each step, a group for each direction."""
+    shapes = [operator.tensor(slot).shape or () for slot in range(3)]
+    if any(len(shape) != 3 for shape in shapes):
+        return None
+    read, (directions, columns, inputs), state = shapes
+    depth = inputs + state[2]
+    found = matrix_product(rows=math.prod(read[:2]), depth=depth, columns=columns, batch=directions)
+    item = ITEM_BYTES.get(operator.tensors[0].dtype, 4)
+    return replace(found, operator=f"{RECURRENT}/{operator.op}", element_bytes=item)
+
+
 def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
     """Return what sets the code for other axes or types apart; sums that stay integers also use different code.
 
@@ -242,6 +259,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
+        path = along_columns(path) if out_shape[-1] == in_shape[-1] > 1 else path
     else:
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
@@ -294,7 +312,9 @@ def _name(operator: KeyOperator) -> str:
     mode = operator.attributes.get("mode", "nearest") if operator.op in SCALING else "nearest"
     if mode != "nearest":  # a cubic pixel takes about fifty times as long as a linear one on cpu01
         return "Cubic" if mode == "cubic" else INTERPOLATE
-    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
+    if is_general(operator) or operator.op in ("DepthToSpace", "SpaceToDepth"):  # these are such transpositions
+        return "Permute"
+    return "Affine" if _is_affine(operator) else operator.op
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:

@@ -27,7 +27,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
     vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
     # Products read maps of few channels in the plain layout, and all others in blocks.
-    maps = [f"{name} of {'few ' if few else ''}maps" for name in coarse[-1:] if layer.maps]
+    maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]
     # Rows of a matrix that are whole pages apart share few places of a cache.
     paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []

@@ -106,6 +106,36 @@ def test_products_by_hand() -> None:
     assert (heads.weight_elements, heads.extra_operands) == (0, 1)
 
 
+def test_normalised_rows_have_their_length() -> None:
+    """A normalisation jumps after each row."""
+    read, weights = "x0:float32[1,9,32]", "c:float32[32],c:float32[32]"
+    assert described(f"k1|{read}|LayerNormalization(x0,{weights}){{axis=2}}|->t0:{read[3:]}").run == 32
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
+    """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state."""
+    weights = f"c:float32[2,{gates * 64},32],c:float32[2,{gates * 64},64],c:float32[2,{2 * gates * 64}]"
+    layer = described(f"k1|x0:float32[9,1,32]|{op}(x0,{weights}){{hidden_size=64}}|->t0:float32[9,2,1,64]")
+    assert (layer.operator, layer.rows, layer.groups) == (f"mac/recurrent/steps/{op}", 9, 2)
+    assert layer.macs == 2 * 9 * gates * 64 * (32 + 64)
+    assert layer.weight_elements == 2 * gates * 64 * (32 + 64)
+
+
+@pytest.mark.parametrize(
+    ("operator", "run"),
+    [
+        ("Gather(x0,c:int64[5]){axis=1}", 8),
+        ("GatherND(x0,c:int64[5,1]){batch_dims=0}", 24),
+        ("GatherND(x0,c:int64[5,2]){batch_dims=0}", 8),
+        ("GatherElements(x0,c:int64[9,3,4]){axis=2}", 1),
+    ],
+)
+def test_what_an_index_picks_lies_together(operator: str, run: int) -> None:
+    """Operators that pick by indices have runs of the elements that one index picks."""
+    assert described(f"k1|x0:float32[9,3,8]|{operator}|->t0:float32[5,24]").run == run
+
+
 def test_joined_maps_in_front_of_a_convolution() -> None:
     """A convolution of a concatenation counts the work of all its channels."""
     layer = described(
@@ -134,6 +164,24 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             2 * 72,
         ),
         ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/rows/Gather", 2 * 24),
+        (
+            "x0:float32[9,3,8]|GatherND(x0,c:int64[5,2]){batch_dims=0}|->t0:float32[5,8]",
+            "move/copy/rows/GatherND",
+            2 * 40,
+        ),
+        (
+            "x0:float32[5,8]|ScatterND(c:float32[9,8],c:int64[5,1],x0){reduction=add}|->t0:float32[9,8]",
+            "move/copy/rows/ScatterND",
+            2 * 72,
+        ),
+        ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
+        ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
+        ("x0:float32[1,8,6,6]|ReduceSum(x0){axes=1}|->t0:float32[1,6,6]", "move/reduce/columns/ReduceSum", 288 + 36),
+        (
+            "x0:float32[1,8,6,6]|DepthToSpace(x0){blocksize=2}|->t0:float32[1,2,12,12]",
+            "move/copy/order/Permute",
+            2 * 288,
+        ),
         ("x0:float32[1,8,6]|Softmax-12(x0){axis=1}|->t0:float32[1,8,6]", "move/norm/softmax/Softmax-12", 2 * 48),
         ("x0:float32[1,8,6]|Whatever(x0){}|->t0:float32[1,8,6]", "move/map/Whatever/Whatever", 2 * 48),
         ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", "move/copy/rows/Split", 2 * 48),
