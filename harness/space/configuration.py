@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
+    DEQUANTISED,
     INTEGER,
     LayerFeatures,
     axes_suffix,
@@ -184,15 +185,16 @@ class Transposed:
 
 
 FloatLayer = Convolution | Transposed | Product | Pooling | Mover
-INT8, DYNAMIC = "int8", "dynamic"
+INT8, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "dynamic", "dynamic-uint8", "weights"
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A layer on 8-bit integers, in one of two forms that quantisers write.
+    """A layer on 8-bit integers, in one of four forms that quantisers write.
 
     `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
-    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled.
+    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled; with
+    `UNSIGNED`, these are unsigned. With `WEIGHTS`, only weights are integers, and become floats as the layer runs.
     """
 
     layer: FloatLayer
@@ -203,10 +205,13 @@ class Quantised:
         """Return the predictor's features, of a dynamic layer those of its product."""
         found = self.layer.features
         root, group, kind, name = found.operator.split("/")
-        if (group, self.precision) == ("conv", DYNAMIC):
-            kind += INTEGER
+        if self.precision == WEIGHTS:
+            return replace(found, operator=f"{root}/{group}/{kind}{DEQUANTISED}/{name}")
+        unsigned = "-unsigned" if self.precision == UNSIGNED else ""
+        if group == "conv" and self.precision in (DYNAMIC, UNSIGNED):
+            kind += INTEGER + unsigned
         elif group not in ("copy", "view"):
-            kind += f"{unfolding(kind, found.in_channels, found.out_channels) if group == 'conv' else ''}-int8"
+            kind += f"{unfolding(kind, found.in_channels, found.out_channels) if group == 'conv' else unsigned}-int8"
         name = name if root == "mac" or group == "view" else f"{name}-int8"
         run = self.layer.channels if isinstance(self.layer, Elementwise) and found.run else found.run
         return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1, run=run)

@@ -22,6 +22,8 @@ from harness.probe.probe import network_probe
 from harness.space.configuration import (
     DYNAMIC,
     INT8,
+    UNSIGNED,
+    WEIGHTS,
     Configuration,
     Convolution,
     FloatLayer,
@@ -171,9 +173,14 @@ def test_convolutions_read_what_their_context_says(context: str, dilation: int) 
 
 
 def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer of integers, and a product that is quantised as it runs, is one layer with the features it says."""
+    """Each layer of integers, and each product with weights of integers, is one layer with the features it says."""
     monkeypatch.chdir(tmp_path)
-    layers = [*(Quantised(layer, INT8) for layer in ON_INTEGERS), Quantised(ON_INTEGERS[4], DYNAMIC)]
+    layers = [
+        *(Quantised(layer, INT8) for layer in ON_INTEGERS),
+        *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
+    ]
+    with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
+    layers += with_weights
     network = network_of(layers, "integers")
     own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))
     assert sorted(own) == list(range(len(layers)))
@@ -182,7 +189,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         assert found is not None
         assert found.operator.split("/")[:3] == layers[index].features.operator.split("/")[:3]
         assert (found.macs, found.moved_bytes) == (layers[index].features.macs, layers[index].features.moved_bytes)
-        assert found.element_bytes == 1
+        assert found.element_bytes == (4 if layers[index] in with_weights else 1)
 
 
 def test_a_device_measures_what_it_executes_as_views() -> None:

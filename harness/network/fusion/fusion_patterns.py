@@ -3,7 +3,8 @@
 A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order, each with the
 activations that it reads. `xN` is a tensor from outside, `N` the first result of the N-th operator, `N.1` its second.
 Constants, and operators that only prepare constants, are left out.
-A convolution has its kind and the alignment of its channels, because runtimes decide on these.
+A convolution has its kind and the alignment of its channels, because runtimes decide on these, and a QuantizeLinear
+after a Relu has whether its integers reach below zero: if they do not, the Relu changes nothing, and runtimes drop it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harness.network.key import attributes, canonical
 from harness.network.network import Network, Node
 
 MAX_ALIGNMENT = 16
+_LOWEST = {"uint4": 0, "uint8": 0, "uint16": 0, "int4": -8, "int8": -128, "int16": -32768}
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
 _KIND = re.compile(r"(Conv|BatchNormalization)/[a-z]*/?[0-9]+")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
@@ -77,6 +79,8 @@ def variant_of(network: Network, node: Node) -> str:
     """Return the operator with the properties that runtimes decide on: kind of convolution, channel alignment."""
     if node.op == "BatchNormalization":
         return f"BatchNormalization/{_alignment(network.types[node.outputs[0]].shape)}"
+    if node.op == "QuantizeLinear" and (rectifier := network.producers.get(node.inputs[0])) and rectifier.op == "Relu":
+        return f"QuantizeLinear/{'positive' if _starts_at_zero(network, node) else 'signed'}"
     if node.op != "Conv":
         return node.op
     group = attributes(network, node)["group"]
@@ -86,6 +90,15 @@ def variant_of(network: Network, node: Node) -> str:
         per_group = network.types[node.inputs[1]].shape
         return f"Conv/grouped/{min(_alignment((1, size)) for size in per_group[:2])}"
     return f"Conv/{kind}/{_alignment(network.types[node.outputs[0]].shape)}"
+
+
+def _starts_at_zero(network: Network, quantise: Node) -> bool:
+    """Return whether the smallest integer that a QuantizeLinear writes stands for zero."""
+    kind = network.types[quantise.outputs[0]].dtype
+    if len(quantise.inputs) < 3:
+        return kind.startswith("u")
+    zero = network.constants.get(quantise.inputs[2])
+    return zero is not None and zero.value is not None and bool((zero.value == _LOWEST.get(kind)).all())
 
 
 def _alignment(shape: tuple[int, ...]) -> int:

@@ -39,6 +39,7 @@ from harness.predictor.features.key_parser import (
     windowed,
 )
 from harness.predictor.features.layer_features import (
+    DEQUANTISED,
     INTEGER,
     LayerFeatures,
     Pair,
@@ -161,7 +162,9 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     operands = 0 if right.constant else -(-elements // (rows * columns))
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(("mac", "product", kind + _signed(operator, left), _suffix(layer, place))),
+        operator="/".join(
+            ("mac", "product", kind + _weights_suffix(left, right) + _signed(operator, left), _suffix(layer, place))
+        ),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -183,9 +186,19 @@ def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
-        return axes_suffix(axes) + type_suffix(data.dtype)
+        return _weights_suffix(data, weight) + axes_suffix(axes) + type_suffix(data.dtype)
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     return unfolding(kind, *channels) + _signed(convolution, data)
+
+
+def _weights_suffix(data: Tensor, weight: Tensor) -> str:
+    """Return the suffix of a product for the type of its weights.
+
+    Where data are floats, runtimes make weights of integers floats at each run. Unsigned weights have other kernels.
+    """
+    if data.dtype.startswith("float"):
+        return DEQUANTISED if weight.dtype.startswith(("int", "uint")) else ""
+    return "-unsigned" if weight.constant and weight.dtype == "uint8" else ""
 
 
 def _signed(operator: KeyOperator, data: Tensor) -> str:

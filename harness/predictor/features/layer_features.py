@@ -20,6 +20,8 @@ INTEGER, UNFOLDED = "-integer", "-unfolded"
 
 Both copy all windows of their map one after another, and multiply matrices.
 """
+DEQUANTISED = "-dequantised"
+"""A part of the names of products on floats whose weights are integers."""
 _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _OTHER_AXES = ("-1d", "-3d")
