@@ -50,7 +50,7 @@ from harness.predictor.features.layer_features import (
 )
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
-_FOLDED = frozenset({"BatchNormalization", "Affine"})
+_ABSORBED = CONVERSIONS | {"BatchNormalization", "Affine"}
 _BYTES = ("uint8", "int8")
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
@@ -212,8 +212,7 @@ def _suffix(layer: ParsedKey, place: int) -> str:
     others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
     copied = sorted({operator.op for operator in others if operator.op in COPIES})
-    absorbed = _FOLDED if layer.operators[place].tensors[0].dtype == "float32" else _FOLDED | CONVERSIONS
-    names = [name for name in _names(computed) if name not in absorbed]
+    names = [name for name in _names(computed) if name not in _ABSORBED]
     return "/".join(["+".join(names) or "plain", *(["+".join(copied)] if copied else [])])
 
 
