@@ -14,6 +14,8 @@ from harness.space.configuration import (
     DYNAMIC,
     INT8,
     NO_ACTIVATION,
+    PACKED_BLOCK,
+    PACKED_WEIGHTS,
     UNSIGNED,
     Configuration,
     Convolution,
@@ -58,7 +60,7 @@ class Block(StrictModel):
     """
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    precision: Literal["float32", "int8", "dynamic", "dynamic-uint8", "weights"] = "float32"
+    precision: Literal["float32", "int8", "dynamic", "dynamic-uint8", "weights", "packed"] = "float32"
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis]:
@@ -74,7 +76,9 @@ class Block(StrictModel):
     @model_validator(mode="after")
     def _only_products_have_weights(self) -> Self:
         if self.precision not in ("float32", INT8) and not isinstance(self, ConvolutionBlock | ProductBlock):
-            raise ValueError(f"precision may be {self.precision} only for Conv, MatMul and Gemm")
+            raise ValueError(f"precision may be {self.precision} only for products")
+        if self.precision == PACKED_WEIGHTS and isinstance(self, ConvolutionBlock):
+            raise ValueError("precision may be packed only for MatMul and Gemm")
         if self.precision in (DYNAMIC, UNSIGNED) and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
             raise ValueError(f"a layer whose precision is dynamic has no {' or '.join(_BETWEEN)}")
         return self
@@ -162,6 +166,8 @@ class ProductBlock(Block):
         return self
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        if self.precision == PACKED_WEIGHTS and values["depth"] % PACKED_BLOCK:
+            return None
         return Product(**{"op": self.op, "heads": 0, **values})
 
 

@@ -10,6 +10,7 @@ from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
     DEQUANTISED,
     INTEGER,
+    PACKED,
     LayerFeatures,
     axes_suffix,
     channelwise,
@@ -186,15 +187,17 @@ class Transposed:
 
 FloatLayer = Convolution | Transposed | Product | Pooling | Mover
 INT8, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "dynamic", "dynamic-uint8", "weights"
+PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A layer on 8-bit integers, in one of four forms that quantisers write.
+    """A layer on integers, in one of five forms that quantisers write.
 
     `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
     weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled; with
     `UNSIGNED`, these are unsigned. With `WEIGHTS`, only weights are integers, and become floats as the layer runs.
+    `PACKED_WEIGHTS` is for products of matrices, with weights of four bits in blocks of `PACKED_BLOCK` rows.
     """
 
     layer: FloatLayer
@@ -205,8 +208,8 @@ class Quantised:
         """Return the predictor's features, of a dynamic layer those of its product."""
         found = self.layer.features
         root, group, kind, name = found.operator.split("/")
-        if self.precision == WEIGHTS:
-            return replace(found, operator=f"{root}/{group}/{kind}{DEQUANTISED}/{name}")
+        if suffix := {WEIGHTS: DEQUANTISED, PACKED_WEIGHTS: PACKED}.get(self.precision):
+            return replace(found, operator=f"{root}/{group}/{kind}{suffix}/{name}")
         unsigned = "-unsigned" if self.precision == UNSIGNED else ""
         if group == "conv" and self.precision in (DYNAMIC, UNSIGNED):
             kind += INTEGER + unsigned

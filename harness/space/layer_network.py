@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx import TensorProto, helper
@@ -14,6 +14,7 @@ from harness.space.configuration import (
     DYNAMIC,
     INT8,
     NO_ACTIVATION,
+    PACKED_WEIGHTS,
     UNSIGNED,
     WEIGHTS,
     Configuration,
@@ -34,7 +35,6 @@ _OWN = "layer"
 _ON_ROWS = (Permutation, Product, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
 _PARTS = {INT8: IntegerParts, WEIGHTS: IntegerWeightParts}
-_DYNAMIC_WEIGHTS = {DYNAMIC: TensorProto.INT8, UNSIGNED: TensorProto.UINT8}
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
@@ -53,7 +53,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
         elif layer.precision in _PARTS:
             _add(_PARTS[layer.precision].within(parts), index, layer.layer, _layer)
         else:
-            _add(parts, index, layer.layer, functools.partial(_dynamic, kind=_DYNAMIC_WEIGHTS[layer.precision]))
+            _add(parts, index, layer.layer, _FORMS[layer.precision])
     return parts.network(name)
 
 
@@ -207,6 +207,22 @@ def _dynamic(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[
     window = _window(layer) if isinstance(layer, Convolution) else {}
     result = parts.dynamic_product(name, sources[0], layer.weight_shape, kind, **window)
     return [_activated(parts, name, layer.activation, result)]
+
+
+def _packed(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
+    """Add a product whose weights are packed, and return its result."""
+    if not isinstance(layer, Product):
+        raise TypeError(f"{type(layer).__name__} is no product of matrices")  # blocks of such layers are never packed
+    product = parts.packed_product(name, sources[0], layer.weight_shape)
+    result = parts.node("Add", f"{name}.add", [parts.weight(f"{name}.bias", (layer.columns,)), product])
+    return [_activated(parts, name, layer.activation, result)]
+
+
+_FORMS: Mapping[str, _Form] = {
+    DYNAMIC: functools.partial(_dynamic, kind=TensorProto.INT8),
+    UNSIGNED: functools.partial(_dynamic, kind=TensorProto.UINT8),
+    PACKED_WEIGHTS: _packed,
+}
 
 
 def _product(parts: LayerParts, name: str, layer: Product, sources: Sequence[str]) -> str:

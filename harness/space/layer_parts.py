@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from harness.network.zoo.network_parts import NetworkParts
+from harness.space.configuration import PACKED_BLOCK
 from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
@@ -50,6 +51,15 @@ class LayerParts(NetworkParts):
         scales = self.node("Mul", f"{name}.scales", [scale, self.scalar(f"{name}.weight_scale", _SCALE)])
         scaled = self.node("Mul", f"{name}.scaled", [product, scales])
         return self.node("Add", f"{name}.add", [scaled, self.weight(f"{name}.bias", bias)])
+
+    def packed_product(self, name: str, source: str, shape: Sequence[int]) -> str:
+        """Add a product of matrices with weights of this shape, blocks of four bits which are multiplied as bytes."""
+        depth, columns = shape
+        blocks = depth // PACKED_BLOCK
+        weight = self.integer_weight(f"{name}.weight", (columns, blocks, PACKED_BLOCK // 2), TensorProto.UINT8)
+        inputs = [source, weight, self.weight(f"{name}.scale", (columns, blocks))]
+        sizes = {"K": depth, "N": columns, "bits": 4, "block_size": PACKED_BLOCK, "accuracy_level": 4}
+        return self.node("MatMulNBits", name, inputs, domain="com.microsoft", **sizes)
 
 
 class IntegerWeightParts(LayerParts):

@@ -22,6 +22,7 @@ from harness.probe.probe import network_probe
 from harness.space.configuration import (
     DYNAMIC,
     INT8,
+    PACKED_WEIGHTS,
     UNSIGNED,
     WEIGHTS,
     Configuration,
@@ -180,6 +181,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
     ]
     with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
+    with_weights.append(Quantised(ON_INTEGERS[4], PACKED_WEIGHTS))
     layers += with_weights
     network = network_of(layers, "integers")
     own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))

@@ -21,7 +21,9 @@ INTEGER, UNFOLDED = "-integer", "-unfolded"
 Both copy all windows of their map one after another, and multiply matrices.
 """
 DEQUANTISED = "-dequantised"
-"""A part of the names of products on floats whose weights are integers."""
+"""A part of the names of products on floats whose weights are integers, which runtimes make floats at each run."""
+PACKED = "-packed4-int8"
+"""That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _OTHER_AXES = ("-1d", "-3d")
