@@ -143,17 +143,29 @@ def test_a_rule_decides_whether_layers_are_unsigned() -> None:
     assert [layer.key for layer in cut(as_executed(network, RULES), RULES)] == [layer.key for layer in layers]
 
 
-def test_signed_layers_are_measured_as_they_are_looked_up(tmp_path: Path) -> None:
-    """The campaign of a network with signed pairs holds each layer into which its rules cut the file."""
-    path = tmp_path / "signed.onnx"
-    path.write_bytes(network_in("residual", SIGNED).SerializeToString())
+@pytest.mark.parametrize("number_format", ["float32", SIGNED])
+def test_layers_are_measured_as_they_are_looked_up(number_format: str, tmp_path: Path) -> None:
+    """A campaign holds each layer into which its rules cut the file; they cover signed pairs even if it has none."""
+    path = tmp_path / "network.onnx"
+    path.write_bytes(network_in("residual", number_format).SerializeToString())
     place = Workspace(tmp_path)
     number = profile(path, device="cpu01", workspace=place, policy=RepeatPolicy(runs=3)).campaign
     network = load_network(str(path))
     with Journal(place.journal) as journal:
         rules, measured = journal.campaign(number).rules, {layer.key for layer in journal.layers(number)}
-    assert (UNSIGNED_PAIRS in {rule.pattern for rule in rules}) == is_rewritten(network)
+    signed = prepared(network_in("residual", SIGNED))
+    assert (UNSIGNED_PAIRS in {rule.pattern for rule in rules}) == is_rewritten(signed)
     assert {layer.key for layer in cut(network, rules)} == measured
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_conversions_of_tensors_that_stay_signed_are_layers(readers: int) -> None:
+    """Where pairs are made unsigned, nothing is fused with the conversions of a tensor that two operators read."""
+    network = prepared(pair(readers=readers))
+    rules = (*RULES, FusionRule("Relu(x0);QuantizeLinear(0)", 1, 1, "onnxruntime"))
+    first = cut(network, rules)[0]
+    assert first.op == ("Relu+QuantizeLinear" if readers == 1 else "Relu")
+    assert cut(network, rules[1:])[0].op == "Relu+QuantizeLinear"
 
 
 @pytest.mark.parametrize("zero", [0, 128])
