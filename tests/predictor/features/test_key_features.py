@@ -234,6 +234,10 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
             "x0:float32[4,8]|DequantizeLinear(c:int8[8,8],c:float32[]){axis=1}|MatMul(x0,t0){}|->t1:float32[4,8]",
             "mac/product/weights-dequantised/plain",
         ),
+        (
+            "x0:uint16[4,8]|com.microsoft.DequantizeLinear(x0,c:float32[],c:uint16[]){axis=1}|->t0:float32[4,8]",
+            "move/map/quantised-int8/DequantizeLinear-int8",
+        ),
         ("x0:uint8[4,8]|MatMulInteger(x0,c:uint8[8,8]){}|->t0:int32[4,8]", "mac/product/weights-unsigned-int8/plain"),
         ("x0:uint8[4,8]|MatMulInteger(x0,c:int8[8,8]){}|->t0:int32[4,8]", "mac/product/weights-int8/plain"),
         ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/simple/Affine-int64"),
