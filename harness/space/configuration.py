@@ -9,6 +9,7 @@ from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
     DEQUANTISED,
+    FLOAT_WEIGHTS,
     INTEGER,
     PACKED,
     LayerFeatures,
@@ -186,17 +187,18 @@ class Transposed:
 
 
 FloatLayer = Convolution | Transposed | Product | Pooling | Mover
-INT8, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "dynamic", "dynamic-uint8", "weights"
+INT8, ACTIVATIONS, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "activations", "dynamic", "dynamic-uint8", "weights"
 PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A layer on integers, in one of five forms that quantisers write.
+    """A layer on integers, in one of six forms that quantisers write.
 
-    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
-    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled; with
-    `UNSIGNED`, these are unsigned. With `WEIGHTS`, only weights are integers, and become floats as the layer runs.
+    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. The others are for products
+    with weights: `ACTIVATIONS` is the same with weights of floats. `DYNAMIC` has a DynamicQuantizeLinear in front, and
+    a product of integers whose result is scaled; with `UNSIGNED`, its weights are unsigned. With `WEIGHTS`, only
+    weights are integers, and become floats as the layer runs.
     `PACKED_WEIGHTS` is for products of matrices, with weights of four bits in blocks of `PACKED_BLOCK` rows.
     """
 
@@ -210,11 +212,12 @@ class Quantised:
         root, group, kind, name = found.operator.split("/")
         if suffix := {WEIGHTS: DEQUANTISED, PACKED_WEIGHTS: PACKED}.get(self.precision):
             return replace(found, operator=f"{root}/{group}/{kind}{suffix}/{name}")
-        unsigned = "-unsigned" if self.precision == UNSIGNED else ""
+        suffix = {UNSIGNED: "-unsigned", ACTIVATIONS: FLOAT_WEIGHTS}.get(self.precision, "")
         if group == "conv" and self.precision in (DYNAMIC, UNSIGNED):
-            kind += INTEGER + unsigned
+            kind += INTEGER + suffix
         elif group not in ("copy", "view"):
-            kind += f"{unfolding(kind, found.in_channels, found.out_channels) if group == 'conv' else unsigned}-int8"
+            kind += unfolding(kind, found.in_channels, found.out_channels) if group == "conv" else ""
+            kind += f"{suffix}-int8"
         name = name if root == "mac" or group == "view" else f"{name}-int8"
         run = self.layer.channels if isinstance(self.layer, Elementwise) and found.run else found.run
         return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1, run=run)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from harness.network.layers import FEATURE_MAP, OUTSIDE, Layer
 from harness.network.network import Network
 from harness.space.configuration import (
+    ACTIVATIONS,
     DYNAMIC,
     INT8,
     NO_ACTIVATION,
@@ -27,14 +28,14 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
-from harness.space.layer_parts import IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
+from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
 _ON_ROWS = (Permutation, Product, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
-_PARTS = {INT8: IntegerParts, WEIGHTS: IntegerWeightParts}
+_PARTS = {INT8: IntegerParts, ACTIVATIONS: IntegerActivationParts, WEIGHTS: IntegerWeightParts}
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 

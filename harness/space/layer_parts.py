@@ -44,7 +44,8 @@ class LayerParts(NetworkParts):
         """
         op, bias = ("ConvInteger", (1, shape[0], *(1,) * (len(shape) - 2))) if window else ("MatMulInteger", shape[1:])
         read, scale, zero = self.nodes_of("DynamicQuantizeLinear", f"{name}.quantise", [source], 3)
-        weight_zero = self.numbers(f"{name}.weight_zero", 0, helper.tensor_dtype_to_np_dtype(kind).type)
+        middle = 0 if kind == TensorProto.INT8 else 1 << 7
+        weight_zero = self.numbers(f"{name}.weight_zero", middle, helper.tensor_dtype_to_np_dtype(kind).type)
         operands = [read, self.integer_weight(f"{name}.weight", shape, kind), zero, weight_zero]
         integers = self.node(op, name, operands, **window)
         product = self.node("Cast", f"{name}.float", [integers], to=TensorProto.FLOAT)
@@ -96,6 +97,12 @@ class IntegerParts(IntegerWeightParts):
     def _converted(self, op: str, name: str, tensor: str) -> str:
         zero = self.numbers(f"{name}.zero", 0, np.uint8)  # a Relu before it has no further effect
         return self.node(op, name, [tensor, self.scalar(f"{name}.scale", _SCALE), zero])
+
+
+class IntegerActivationParts(IntegerParts):
+    """Parts whose layers pass unsigned bytes, and whose weights are floats."""
+
+    weight = LayerParts.weight
 
 
 def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.predictor.features.key_features import describe
 from harness.probe.probe import network_probe
 from harness.space.configuration import (
+    ACTIVATIONS,
     DYNAMIC,
     INT8,
     PACKED_WEIGHTS,
@@ -180,6 +181,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         *(Quantised(layer, INT8) for layer in ON_INTEGERS),
         *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
     ]
+    layers += [Quantised(ON_INTEGERS[place], ACTIVATIONS) for place in (0, 2)]
     with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
     with_weights.append(Quantised(ON_INTEGERS[4], PACKED_WEIGHTS))
     layers += with_weights

@@ -17,6 +17,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from harness.measure.fusion.product_examples import add_products
+from harness.measure.fusion.quantised_examples import add_quantised
 from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
@@ -139,6 +140,7 @@ def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
     _transposed(parts)
     if alignments == ALL_ALIGNMENTS:
         _signed_pair(parts)
+        add_quantised(parts, list(itertools.chain(*_CONVOLUTIONS)))
     return parts.network("examples of fusion")
 
 

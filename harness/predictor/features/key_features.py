@@ -40,6 +40,7 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import (
     DEQUANTISED,
+    FLOAT_WEIGHTS,
     INTEGER,
     PACKED,
     LayerFeatures,
@@ -195,7 +196,8 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
         return _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
-    return unfolding(kind, *channels) + _signed(convolution, data)
+    rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
+    return unfolding(kind, *channels) + rounded + _signed(convolution, data)
 
 
 def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> str:
@@ -205,7 +207,8 @@ def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> 
     multiply. Unsigned weights have other kernels.
     """
     if not operator.tensors[0].dtype.startswith("float"):
-        return "-unsigned" if weight.constant and weight.dtype == "uint8" else ""
+        kinds = {"uint8": "-unsigned", "float32": FLOAT_WEIGHTS}
+        return kinds.get(weight.dtype, "") if weight.constant else ""
     if not weight.dtype.startswith(("int", "uint")):
         return ""
     if operator.op == _PACKED_PRODUCT:

@@ -392,7 +392,7 @@ def test_quantised_tensors_have_the_type_of_the_zero_point(zero_point: str, item
         f"{{{window(3, 1)}}}|->t2:float32[1,16,6,6]"
     )
     assert layer.element_bytes == item
-    assert layer.operator == f"mac/conv/dense-int{8 * item}/plain"
+    assert layer.operator == f"mac/conv/dense-rounded-int{8 * item}/plain"
 
 
 @pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
