@@ -33,6 +33,14 @@ _ON_ONE: tuple[tuple[str, Mapping[str, Any], Mapping[int, Sequence[float]], Sequ
 """Operators that read a map: their attributes, the constants that they read by place, and their results' shapes."""
 _ON_TWO = (("Add", {}, _SHAPE), ("Mul", {}, _SHAPE), ("MatMul", {}, _SHAPE), ("Concat", {"axis": 1}, (1, 64, 6, 6)))
 
+_WITH_WEIGHTS = (
+    ("Gemm", (4, 32), "int8", (32, 8)),
+    ("MatMul", (1, 4, 32), "int8", (32, 8)),
+    ("Add", _SHAPE, "uint8", (32, 1, 1)),
+    ("Mul", _SHAPE, "uint8", (32, 1, 1)),
+)
+"""Operators that read weights, the shapes of what they read, and the types of their weights."""
+
 
 def add_quantised(parts: NetworkParts, convolutions: Sequence[tuple[int, int]]) -> None:
     """Add convolutions of these channels and groups with and without a Relu, and other operators, on unsigned bytes."""
@@ -54,9 +62,10 @@ def add_quantised(parts: NetworkParts, convolutions: Sequence[tuple[int, int]]) 
         name = f"quantised.{op}"
         sources = [_source(parts, name), _source(parts, f"{name}:other")]
         _end(parts, name, parts.node(op, f"{name}:op", sources, **attributes), shape)
-    name = "quantised.weights"
-    sources = [_source(parts, name, (1, 4, 32)), _weight(parts, f"{name}:weight", (32, 8))]
-    _end(parts, name, parts.node("MatMul", f"{name}:op", sources), (1, 4, 8))
+    for op, read, kind, weight in _WITH_WEIGHTS:
+        name = f"quantised.weights.{op}"
+        sources = [_source(parts, name, read), _weight(parts, f"{name}:weight", weight, kind)]
+        _end(parts, name, parts.node(op, f"{name}:op", sources), (*read[:-1], weight[-1]) if len(weight) == 2 else read)
 
 
 def _source(parts: NetworkParts, name: str, shape: Sequence[int] = _SHAPE) -> str:
@@ -74,11 +83,10 @@ def _end(parts: NetworkParts, name: str, tensor: str, shape: Sequence[int]) -> N
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
-def _weight(parts: NetworkParts, name: str, shape: Sequence[int]) -> str:
-    external = TensorProto.EXTERNAL
-    weight = TensorProto(name=f"{name}.value", dims=shape, data_type=TensorProto.INT8, data_location=external)
-    parts.weights.append(weight)
-    return parts.node("DequantizeLinear", name, [weight.name, parts.scalar(f"{name}.scale", _SCALE)])
+def _weight(parts: NetworkParts, name: str, shape: Sequence[int], kind: str = "int8") -> str:
+    values = parts.numbers(f"{name}.value", np.ones(shape), np.dtype(kind).type)
+    zero = parts.numbers(f"{name}.zero", 0, np.dtype(kind).type)
+    return parts.node("DequantizeLinear", name, [values, parts.scalar(f"{name}.scale", _SCALE), zero])
 
 
 def _converted(parts: NetworkParts, op: str, name: str, tensor: str) -> str:

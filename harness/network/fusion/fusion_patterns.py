@@ -5,6 +5,7 @@ activations that it reads. `xN` is a tensor from outside, `N` the first result o
 Constants, and operators that only prepare constants, are left out.
 A convolution has its kind and the alignment of its channels, because runtimes decide on these, and a QuantizeLinear
 after a Relu has whether its integers reach below zero: if they do not, the Relu changes nothing, and runtimes drop it.
+Conversions of other integers than bytes, or of what a product with other weights computes, have the name of the type.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
     for position, node in enumerate(node for node in graph.nodes if not network.is_fixed(node)):
         labels.update((name, label_of(position, slot)) for slot, name in enumerate(node.outputs))
         reads = ",".join(labels[name] for name in network.activations(node))
-        parts.append(f"{variant_of(network, node)}({reads})")
+        parts.append(f"{names_of(network, node)[0]}({reads})")
     return ";".join(parts)
 
 
@@ -75,8 +76,30 @@ def of_any_kind(pattern: str) -> str:
     return _KIND.sub(r"\1", pattern)
 
 
-def variant_of(network: Network, node: Node) -> str:
-    """Return the operator with the properties that runtimes decide on: kind of convolution, channel alignment."""
+def names_of(network: Network, node: Node) -> tuple[str, str]:
+    """Return the names of an operator in patterns: with the properties that runtimes decide on, and for any of these.
+
+    The properties are the kind of a convolution and the alignment of its channels, and what conversions convert.
+    """
+    integers = _integers(network, node)
+    return _variant(network, node) + integers, node.op + integers
+
+
+def _integers(network: Network, node: Node) -> str:
+    """Return the end of the name of a conversion of other integers than bytes, empty for anything else."""
+    if node.op not in ("QuantizeLinear", "DequantizeLinear"):
+        return ""
+    kinds = {network.types[node.outputs[0] if node.op == "QuantizeLinear" else node.inputs[0]].dtype}
+    writer = network.producers.get(node.inputs[0])
+    if writer is not None and writer.op == "Relu":
+        writer = network.producers.get(writer.inputs[0])
+    weight = network.producers.get(writer.inputs[1]) if writer is not None and len(writer.inputs) > 1 else None
+    if weight is not None and weight.op == "DequantizeLinear" and network.is_fixed(weight):
+        kinds.add(network.types[weight.inputs[0]].dtype)
+    return "".join(f"/{kind}" for kind in sorted(kinds - {"int8", "uint8"}))
+
+
+def _variant(network: Network, node: Node) -> str:
     if node.op == "BatchNormalization":
         return f"BatchNormalization/{_alignment(network.types[node.outputs[0]].shape)}"
     if node.op == "QuantizeLinear" and (rectifier := network.producers.get(node.inputs[0])) and rectifier.op == "Relu":
