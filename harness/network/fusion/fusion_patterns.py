@@ -5,21 +5,27 @@ activations that it reads. `xN` is a tensor from outside, `N` the first result o
 Constants, and operators that only prepare constants, are left out.
 A convolution has its kind and the alignment of its channels, because runtimes decide on these, and a QuantizeLinear
 after a Relu has whether its integers reach below zero: if they do not, the Relu changes nothing, and runtimes drop it.
-Conversions of other integers than bytes, or of what a product with other weights computes, have the name of the type.
+Conversions of other integers than bytes, or of what a product with other weights computes, have the name of the type;
+those behind operators that only move elements have whether the scale changes.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.network.key import attributes, canonical
-from harness.network.network import Network, Node
+from harness.network.network import Constant, Network, Node
 
 MAX_ALIGNMENT = 16
 _LOWEST = {"uint4": 0, "uint8": 0, "uint16": 0, "int4": -8, "int8": -128, "int16": -32768}
+_MOVING = frozenset(
+    {"MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Resize", "Pad"}
+)
+"""Operators whose results are elements of what they read: runtimes apply them to integers that stay the same."""
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
 _KIND = re.compile(r"(Conv|BatchNormalization)/[a-z]*/?[0-9]+")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
@@ -91,12 +97,29 @@ def _integers(network: Network, node: Node) -> str:
         return ""
     kinds = {network.types[node.outputs[0] if node.op == "QuantizeLinear" else node.inputs[0]].dtype}
     writer = network.producers.get(node.inputs[0])
+    if writer is not None and writer.op in _MOVING and not _scales_alike(network, writer, node):
+        kinds.add("rescaled")
     if writer is not None and writer.op == "Relu":
         writer = network.producers.get(writer.inputs[0])
     weight = network.producers.get(writer.inputs[1]) if writer is not None and len(writer.inputs) > 1 else None
     if weight is not None and weight.op == "DequantizeLinear" and network.is_fixed(weight):
         kinds.add(network.types[weight.inputs[0]].dtype)
     return "".join(f"/{kind}" for kind in sorted(kinds - {"int8", "uint8"}))
+
+
+def _scales_alike(network: Network, mover: Node, quantise: Node) -> bool:
+    """Return whether integers before and after an operator stand for the same numbers, so that it can move integers."""
+    read = network.producers.get(mover.inputs[0])
+    if read is None or read.op != "DequantizeLinear":
+        return False
+    pairs = itertools.zip_longest(read.inputs[1:], quantise.inputs[1:], fillvalue="")
+    return all(one == other or _equal(network.constants.get(one), network.constants.get(other)) for one, other in pairs)
+
+
+def _equal(one: Constant | None, other: Constant | None) -> bool:
+    if one is None or other is None or one.value is None or other.value is None:
+        return False
+    return one.value.shape == other.value.shape and bool((one.value == other.value).all())
 
 
 def _variant(network: Network, node: Node) -> str:
