@@ -152,20 +152,23 @@ def test_unknown_networks_are_cut_as_the_device_cuts_them(any_session: AgentSess
 
 
 def quantised(folder: Path, kind: str) -> Network:
-    """Return a residual block of 10 channels and a pool in QDQ form; two operators read the map before the block."""
-    arrays = {"scale": np.array(0.1, np.float32), "zero": np.array(0, kind)}
+    """Return a residual block of 10 channels and two pools in QDQ form; only the first pool keeps the scale.
+
+    Two operators read the map before the block.
+    """
+    arrays = {"scale": np.array(0.1, np.float32), "other": np.array(0.2, np.float32), "zero": np.array(0, kind)}
     arrays |= {"dense": np.ones((10, 3, 3, 3), np.int8), "depthwise": np.ones((10, 1, 3, 3), np.int8)}
     weights = [numpy_helper.from_array(array, one) for one, array in arrays.items()]
     nodes: list[NodeProto] = []
 
-    def converted(tensor: str) -> str:
-        nodes.append(helper.make_node("QuantizeLinear", [tensor, "scale", "zero"], [f"{tensor}q"]))
-        return integers(f"{tensor}q")
+    def converted(tensor: str, scale: str = "scale") -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [tensor, scale, "zero"], [f"{tensor}q"]))
+        return integers(f"{tensor}q", scale)
 
-    def integers(tensor: str) -> str:
+    def integers(tensor: str, scale: str = "scale") -> str:
         read = f"{tensor}d{len(nodes)}"
         zero = [] if tensor in arrays else ["zero"]
-        nodes.append(helper.make_node("DequantizeLinear", [tensor, "scale", *zero], [read]))
+        nodes.append(helper.make_node("DequantizeLinear", [tensor, scale, *zero], [read]))
         return read
 
     nodes.append(helper.make_node("Conv", [converted("x"), integers("dense")], ["c"], pads=[1] * 4))
@@ -173,9 +176,9 @@ def quantised(folder: Path, kind: str) -> Network:
     nodes.append(helper.make_node("Conv", read[1:], ["d"], pads=[1] * 4, group=10))
     nodes.append(helper.make_node("Add", [read[0], converted("d")], ["a"]))
     nodes.append(helper.make_node("MaxPool", [converted("a")], ["p"], kernel_shape=[2, 2], strides=[2, 2]))
-    values = [
-        helper.make_tensor_value_info(*one) for one in (("x", 1, (1, 3, 8, 8)), (converted("p"), 1, (1, 10, 4, 4)))
-    ]
+    nodes.append(helper.make_node("MaxPool", [converted("p")], ["m"], kernel_shape=[2, 2], strides=[2, 2]))
+    shapes = {"x": (1, 3, 8, 8), converted("m", "other"): (1, 10, 2, 2)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     graph = helper.make_graph(nodes, "quantised", values[:1], values[1:], weights)
     path = folder / "quantised.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
