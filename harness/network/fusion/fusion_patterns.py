@@ -110,7 +110,8 @@ def _integers(network: Network, node: Node) -> str:
 def _scales_alike(network: Network, mover: Node, quantise: Node) -> bool:
     """Return whether integers before and after an operator stand for the same numbers, so that it can move integers."""
     read = network.producers.get(mover.inputs[0])
-    if read is None or read.op != "DequantizeLinear":
+    interpolates = mover.op == "Resize" and attributes(network, mover).get("mode", "nearest") != "nearest"
+    if read is None or read.op != "DequantizeLinear" or interpolates:
         return False
     pairs = itertools.zip_longest(read.inputs[1:], quantise.inputs[1:], fillvalue="")
     return all(one == other or _equal(network.constants.get(one), network.constants.get(other)) for one, other in pairs)
