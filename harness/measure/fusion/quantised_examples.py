@@ -31,9 +31,14 @@ _ON_ONE: tuple[tuple[str, Mapping[str, Any], Mapping[int, Sequence[float]], Sequ
     ("Resize", {"mode": "nearest"}, {2: (1.0, 1.0, 2.0, 2.0)}, (1, 32, 12, 12)),
 )
 """Operators that read a map: their attributes, the constants that they read by place, and their results' shapes."""
-_ON_TWO = (("Add", {}, _SHAPE), ("Mul", {}, _SHAPE), ("MatMul", {}, _SHAPE), ("Concat", {"axis": 1}, (1, 64, 6, 6)))
+_ON_TWO: tuple[tuple[str, Mapping[str, Any], Sequence[int]], ...] = (
+    ("Add", {}, _SHAPE),
+    ("Mul", {}, _SHAPE),
+    ("MatMul", {}, _SHAPE),
+    ("Concat", {"axis": 1}, (1, 64, 6, 6)),
+)
 
-_WITH_WEIGHTS = (
+_WITH_WEIGHTS: tuple[tuple[str, Sequence[int], str, Sequence[int]], ...] = (
     ("Gemm", (4, 32), "int8", (32, 8)),
     ("MatMul", (1, 4, 32), "int8", (32, 8)),
     ("Add", _SHAPE, "uint8", (32, 1, 1)),
@@ -84,7 +89,7 @@ def _end(parts: NetworkParts, name: str, tensor: str, shape: Sequence[int]) -> N
 
 
 def _weight(parts: NetworkParts, name: str, shape: Sequence[int], kind: str = "int8") -> str:
-    values = parts.numbers(f"{name}.value", np.ones(shape), np.dtype(kind).type)
+    values = parts.numbers(f"{name}.value", np.ones(shape).tolist(), np.dtype(kind).type)
     zero = parts.numbers(f"{name}.zero", 0, np.dtype(kind).type)
     return parts.node("DequantizeLinear", name, [values, parts.scalar(f"{name}.scale", _SCALE), zero])
 
