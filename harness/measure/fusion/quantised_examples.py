@@ -67,10 +67,10 @@ def add_quantised(parts: NetworkParts, convolutions: Sequence[tuple[int, int]]) 
         name = f"quantised.{op}"
         sources = [_source(parts, name), _source(parts, f"{name}:other")]
         _end(parts, name, parts.node(op, f"{name}:op", sources, **attributes), shape)
-    for op, read, kind, weight in _WITH_WEIGHTS:
+    for op, read, element, learnt in _WITH_WEIGHTS:
         name = f"quantised.weights.{op}"
-        sources = [_source(parts, name, read), _weight(parts, f"{name}:weight", weight, kind)]
-        _end(parts, name, parts.node(op, f"{name}:op", sources), (*read[:-1], weight[-1]) if len(weight) == 2 else read)
+        sources = [_source(parts, name, read), _weight(parts, f"{name}:weight", learnt, element)]
+        _end(parts, name, parts.node(op, f"{name}:op", sources), (*read[:-1], learnt[-1]) if len(learnt) == 2 else read)
 
 
 def _source(parts: NetworkParts, name: str, shape: Sequence[int] = _SHAPE) -> str:
