@@ -12,7 +12,11 @@ from pydantic import Field, model_validator
 from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, choices_of
 from harness.space.configuration import (
     DYNAMIC,
+    INT8,
     NO_ACTIVATION,
+    PACKED_BLOCK,
+    PACKED_WEIGHTS,
+    UNSIGNED,
     Configuration,
     Convolution,
     FloatLayer,
@@ -57,7 +61,7 @@ class Block(StrictModel):
     """
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    precision: Literal["float32", "int8", "dynamic"] = "float32"
+    precision: Literal["float32", "int8", "activations", "dynamic", "dynamic-uint8", "weights", "packed"] = "float32"
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis]:
@@ -71,10 +75,12 @@ class Block(StrictModel):
         return math.prod(axis.count for axis in self.axes.values())
 
     @model_validator(mode="after")
-    def _only_products_are_dynamic(self) -> Self:
-        if self.precision == DYNAMIC and not isinstance(self, ConvolutionBlock | ProductBlock):
-            raise ValueError("precision may be dynamic only for Conv, MatMul and Gemm")
-        if self.precision == DYNAMIC and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
+    def _only_products_have_weights(self) -> Self:
+        if self.precision not in ("float32", INT8) and not isinstance(self, ConvolutionBlock | ProductBlock):
+            raise ValueError(f"precision may be {self.precision} only for products")
+        if self.precision == PACKED_WEIGHTS and isinstance(self, ConvolutionBlock):
+            raise ValueError("precision may be packed only for MatMul and Gemm")
+        if self.precision in (DYNAMIC, UNSIGNED) and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
             raise ValueError(f"a layer whose precision is dynamic has no {' or '.join(_BETWEEN)}")
         return self
 
@@ -156,11 +162,13 @@ class ProductBlock(Block):
     def _heads_are_for_matmul(self) -> ProductBlock:
         if self.op == "Gemm" and self.heads is not None:
             raise ValueError("Gemm has no heads; use MatMul")
-        if self.precision == DYNAMIC and self.heads is not None:
-            raise ValueError("a product with heads has no weights, so it is not dynamic")
+        if self.precision not in ("float32", INT8) and self.heads is not None:
+            raise ValueError(f"a product with heads has no weights, so its precision is not {self.precision}")
         return self
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        if self.precision == PACKED_WEIGHTS and values["depth"] % PACKED_BLOCK:
+            return None
         return Product(**{"op": self.op, "heads": 0, **values})
 
 

@@ -9,7 +9,10 @@ from harness.network.layers import FEATURE_MAP
 from harness.network.operator_kinds import GATES
 from harness.predictor.features.data_movement_classes import class_of_mover
 from harness.predictor.features.layer_features import (
+    DEQUANTISED,
+    FLOAT_WEIGHTS,
     INTEGER,
+    PACKED,
     RECURRENT,
     LayerFeatures,
     axes_suffix,
@@ -215,15 +218,19 @@ class Transposed:
 
 
 FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
-INT8, DYNAMIC = "int8", "dynamic"
+INT8, ACTIVATIONS, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "activations", "dynamic", "dynamic-uint8", "weights"
+PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A layer on 8-bit integers, in one of two forms that quantisers write.
+    """A layer on integers, in one of six forms that quantisers write.
 
-    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
-    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled.
+    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. The others are for products
+    with weights: `ACTIVATIONS` is the same with weights of floats. `DYNAMIC` has a DynamicQuantizeLinear in front, and
+    a product of integers whose result is scaled; with `UNSIGNED`, its weights are unsigned. With `WEIGHTS`, only
+    weights are integers, and become floats as the layer runs.
+    `PACKED_WEIGHTS` is for products of matrices, with weights of four bits in blocks of `PACKED_BLOCK` rows.
     """
 
     layer: FloatLayer
@@ -234,10 +241,14 @@ class Quantised:
         """Return the predictor's features, of a dynamic layer those of its product."""
         found = self.layer.features
         root, group, kind, name = found.operator.split("/")
-        if (group, self.precision) == ("conv", DYNAMIC):
-            kind += INTEGER
+        if suffix := {WEIGHTS: DEQUANTISED, PACKED_WEIGHTS: PACKED}.get(self.precision):
+            return replace(found, operator=f"{root}/{group}/{kind}{suffix}/{name}")
+        suffix = {UNSIGNED: "-unsigned", ACTIVATIONS: FLOAT_WEIGHTS}.get(self.precision, "")
+        if group == "conv" and self.precision in (DYNAMIC, UNSIGNED):
+            kind += INTEGER + suffix
         elif group not in ("copy", "view"):
-            kind += f"{unfolding(kind, found.in_channels, found.out_channels) if group == 'conv' else ''}-int8"
+            kind += unfolding(kind, found.in_channels, found.out_channels) if group == "conv" else ""
+            kind += f"{suffix}-int8"
         name = name if root == "mac" or group == "view" else f"{name}-int8"
         run = self.layer.channels if isinstance(self.layer, Elementwise) and found.run else found.run
         return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1, run=run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx import TensorProto, helper
@@ -10,8 +11,13 @@ from onnx import TensorProto, helper
 from harness.network.layers import FEATURE_MAP, OUTSIDE, Layer
 from harness.network.network import Network
 from harness.space.configuration import (
+    ACTIVATIONS,
+    DYNAMIC,
     INT8,
     NO_ACTIVATION,
+    PACKED_WEIGHTS,
+    UNSIGNED,
+    WEIGHTS,
     Configuration,
     Convolution,
     FloatLayer,
@@ -23,13 +29,14 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
-from harness.space.layer_parts import IntegerParts, LayerParts, mover_nodes
+from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
 _ON_ROWS = (Permutation, Product, Recurrent, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
+_PARTS = {INT8: IntegerParts, ACTIVATIONS: IntegerActivationParts, WEIGHTS: IntegerWeightParts}
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
@@ -45,10 +52,10 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     for index, layer in enumerate(layers):
         if not isinstance(layer, Quantised):
             _add(parts, index, layer, _layer)
-        elif layer.precision == INT8:
-            _add(IntegerParts.within(parts), index, layer.layer, _layer)
+        elif layer.precision in _PARTS:
+            _add(_PARTS[layer.precision].within(parts), index, layer.layer, _layer)
         else:
-            _add(parts, index, layer.layer, _dynamic)
+            _add(parts, index, layer.layer, _FORMS[layer.precision])
     return parts.network(name)
 
 
@@ -201,13 +208,29 @@ def _window(layer: Convolution) -> dict[str, Any]:
     }
 
 
-def _dynamic(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
+def _dynamic(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str], kind: int) -> list[str]:
     """Add the operators of a product whose input is quantised as it runs, and return its result."""
     if not isinstance(layer, Convolution | Product):
         raise TypeError(f"{type(layer).__name__} has no weights")  # blocks of such layers are never dynamic
     window = _window(layer) if isinstance(layer, Convolution) else {}
-    result = parts.dynamic_product(name, sources[0], layer.weight_shape, **window)
+    result = parts.dynamic_product(name, sources[0], layer.weight_shape, kind, **window)
     return [_activated(parts, name, layer.activation, result)]
+
+
+def _packed(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
+    """Add a product whose weights are packed, and return its result."""
+    if not isinstance(layer, Product):
+        raise TypeError(f"{type(layer).__name__} is no product of matrices")  # blocks of such layers are never packed
+    product = parts.packed_product(name, sources[0], layer.weight_shape)
+    result = parts.node("Add", f"{name}.add", [parts.weight(f"{name}.bias", (layer.columns,)), product])
+    return [_activated(parts, name, layer.activation, result)]
+
+
+_FORMS: Mapping[str, _Form] = {
+    DYNAMIC: functools.partial(_dynamic, kind=TensorProto.INT8),
+    UNSIGNED: functools.partial(_dynamic, kind=TensorProto.UINT8),
+    PACKED_WEIGHTS: _packed,
+}
 
 
 def _product(parts: LayerParts, name: str, layer: Product, sources: Sequence[str]) -> str:

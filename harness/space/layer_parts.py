@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from harness.network.zoo.network_parts import NetworkParts
+from harness.space.configuration import PACKED_BLOCK
 from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
@@ -31,24 +32,53 @@ class LayerParts(NetworkParts):
         """Return a tensor as a layer reads it."""
         return tensor
 
-    def integer_weight(self, name: str, shape: Sequence[int], kind: int = TensorProto.INT8) -> str:
+    def integer_weight(self, name: str, shape: Sequence[int], kind: int) -> str:
         """Add a weight of integers without values."""
         self.weights.append(TensorProto(name=name, dims=shape, data_type=kind, data_location=TensorProto.EXTERNAL))
         return name
 
-    def dynamic_product(self, name: str, source: str, shape: Sequence[int], **window: Any) -> str:
-        """Add a product with weights of this shape, a convolution if it has a window; its input is quantised first."""
+    def dynamic_product(self, name: str, source: str, shape: Sequence[int], kind: int, **window: Any) -> str:
+        """Add a product whose input is quantised first, a convolution if it has a window.
+
+        `shape` and `kind`, an element type, are those of its weights.
+        """
         op, bias = ("ConvInteger", (1, shape[0], *(1,) * (len(shape) - 2))) if window else ("MatMulInteger", shape[1:])
         read, scale, zero = self.nodes_of("DynamicQuantizeLinear", f"{name}.quantise", [source], 3)
-        operands = [read, self.integer_weight(f"{name}.weight", shape), zero]
-        integers = self.node(op, name, [*operands, self.numbers(f"{name}.weight_zero", 0, np.int8)], **window)
+        middle = 0 if kind == TensorProto.INT8 else 1 << 7
+        weight_zero = self.numbers(f"{name}.weight_zero", middle, helper.tensor_dtype_to_np_dtype(kind).type)
+        operands = [read, self.integer_weight(f"{name}.weight", shape, kind), zero, weight_zero]
+        integers = self.node(op, name, operands, **window)
         product = self.node("Cast", f"{name}.float", [integers], to=TensorProto.FLOAT)
         scales = self.node("Mul", f"{name}.scales", [scale, self.scalar(f"{name}.weight_scale", _SCALE)])
         scaled = self.node("Mul", f"{name}.scaled", [product, scales])
         return self.node("Add", f"{name}.add", [scaled, self.weight(f"{name}.bias", bias)])
 
+    def packed_product(self, name: str, source: str, shape: Sequence[int]) -> str:
+        """Add a product of matrices with weights of this shape, blocks of four bits which are multiplied as bytes."""
+        depth, columns = shape
+        blocks = depth // PACKED_BLOCK
+        weight = self.integer_weight(f"{name}.weight", (columns, blocks, PACKED_BLOCK // 2), TensorProto.UINT8)
+        inputs = [source, weight, self.weight(f"{name}.scale", (columns, blocks))]
+        sizes = {"K": depth, "N": columns, "bits": 4, "block_size": PACKED_BLOCK, "accuracy_level": 4}
+        return self.node("MatMulNBits", name, inputs, domain="com.microsoft", **sizes)
 
-class IntegerParts(LayerParts):
+
+class IntegerWeightParts(LayerParts):
+    """Parts whose layers pass floats, and whose weights are signed bytes that a DequantizeLinear makes floats."""
+
+    def weight(self, name: str, shape: Sequence[int]) -> str:
+        """Add a weight of integers and the DequantizeLinear before its reader, or a bias of floats with one axis."""
+        if len(shape) == 1:
+            return super().weight(name, shape)
+        return self._read(name, shape, TensorProto.INT8, _SCALE)
+
+    def _read(self, name: str, shape: Sequence[int], bits: int, scale: float) -> str:
+        zero = self.numbers(f"{name}.zero", 0, helper.tensor_dtype_to_np_dtype(bits).type)
+        inputs = [self.integer_weight(name, shape, bits), self.scalar(f"{name}.scale", scale), zero]
+        return self.node("DequantizeLinear", f"{name}.read", inputs)
+
+
+class IntegerParts(IntegerWeightParts):
     """Parts whose layers pass unsigned bytes: a QuantizeLinear follows each, and DequantizeLinears precede it."""
 
     def stored(self, name: str, tensor: str) -> str:
@@ -61,15 +91,18 @@ class IntegerParts(LayerParts):
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
         """Add a weight of integers, a bias if it has one axis, and the DequantizeLinear before its reader."""
-        bits, kind = (TensorProto.INT8, np.int8) if len(shape) > 1 else (TensorProto.INT32, np.int32)
-        zero = self.numbers(f"{name}.zero", 0, kind)
-        scale = self.scalar(f"{name}.scale", _SCALE if len(shape) > 1 else _SCALE**2)
-        inputs = [self.integer_weight(name, shape, bits), scale, zero]
-        return self.node("DequantizeLinear", f"{name}.read", inputs)
+        bits, scale = (TensorProto.INT8, _SCALE) if len(shape) > 1 else (TensorProto.INT32, _SCALE**2)
+        return self._read(name, shape, bits, scale)
 
     def _converted(self, op: str, name: str, tensor: str) -> str:
         zero = self.numbers(f"{name}.zero", 0, np.uint8)  # a Relu before it has no further effect
         return self.node(op, name, [tensor, self.scalar(f"{name}.scale", _SCALE), zero])
+
+
+class IntegerActivationParts(IntegerParts):
+    """Parts whose layers pass unsigned bytes, and whose weights are floats."""
+
+    weight = LayerParts.weight
 
 
 def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:

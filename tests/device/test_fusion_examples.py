@@ -166,6 +166,52 @@ def test_unknown_networks_are_cut_as_the_device_cuts_them(
     assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
 
 
+def quantised(folder: Path, kind: str) -> Network:
+    """Return a residual block of 10 channels and two pools in QDQ form; only the first pool keeps the scale.
+
+    Two operators read the map before the block.
+    """
+    arrays = {"scale": np.array(0.1, np.float32), "other": np.array(0.2, np.float32), "zero": np.array(0, kind)}
+    arrays |= {"dense": np.ones((10, 3, 3, 3), np.int8), "depthwise": np.ones((10, 1, 3, 3), np.int8)}
+    weights = [numpy_helper.from_array(array, one) for one, array in arrays.items()]
+    nodes: list[NodeProto] = []
+
+    def converted(tensor: str, scale: str = "scale") -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [tensor, scale, "zero"], [f"{tensor}q"]))
+        return integers(f"{tensor}q", scale)
+
+    def integers(tensor: str, scale: str = "scale") -> str:
+        read = f"{tensor}d{len(nodes)}"
+        zero = [] if tensor in arrays else ["zero"]
+        nodes.append(helper.make_node("DequantizeLinear", [tensor, scale, *zero], [read]))
+        return read
+
+    nodes.append(helper.make_node("Conv", [converted("x"), integers("dense")], ["c"], pads=[1] * 4))
+    read = [converted("c"), integers("cq"), integers("depthwise")]
+    nodes.append(helper.make_node("Conv", read[1:], ["d"], pads=[1] * 4, group=10))
+    nodes.append(helper.make_node("Add", [read[0], converted("d")], ["a"]))
+    nodes.append(helper.make_node("MaxPool", [converted("a")], ["p"], kernel_shape=[2, 2], strides=[2, 2]))
+    nodes.append(helper.make_node("MaxPool", [converted("p")], ["m"], kernel_shape=[2, 2], strides=[2, 2]))
+    shapes = {"x": (1, 3, 8, 8), converted("m", "other"): (1, 10, 2, 2)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    graph = helper.make_graph(nodes, "quantised", values[:1], values[1:], weights)
+    path = folder / "quantised.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return load_network(str(path))
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_unknown_networks_on_integers_are_cut_as_the_processor_cuts_them(
+    session: AgentSession, tmp_path: Path, kind: str
+) -> None:
+    """By rules from a campaign of floats, layers on integers are those that the device reports, signed or not."""
+    known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    unknown = quantised(tmp_path, kind)
+    _, rules = cut_as_reported(session, [known], lambda _: None, threading.Event())
+    (reported,), _ = cut_as_reported(session, [unknown], lambda _: None, threading.Event())
+    assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
+
+
 def test_views_of_an_unknown_transformer_are_no_layers_of_the_accelerator(networks: Mapping[str, Network]) -> None:
     """By rules from a campaign without attention, each Transpose and Reshape is part of a product, as on the device."""
     known, unknown = networks["known"], networks["transformer"]

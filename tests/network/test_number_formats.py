@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from number_formats import FORMATS, NETWORKS, executed, network_in, operators
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import prepared
 
 from harness.network.assemble import AssembledModel, assemble_network
@@ -107,3 +108,43 @@ def test_integers_behind_dequantize_stay_integers() -> None:
     """The weights of a QDQ network are sent as the integers that they are in the file."""
     sent = assemble_network(prepared(network_in("residual", "qdq-u8")))
     assert {spec.dtype for spec in sent.weights} == {"int8"}
+
+
+def test_a_map_that_is_reshaped_in_the_layout_of_the_runtime_is_moved_once() -> None:
+    """A Transpose behind a Reshape of a quantised map also restores the usual layout, so both are one layer."""
+    constants = {
+        "scale": np.array(0.1, "float32"),
+        "zero": np.array(0, "uint8"),
+        "weights": np.ones((16, 16, 3, 3), "int8"),
+        "apart": np.array([1, 2, 8, 7, 7]),
+        "joined": np.array([1, 16, 7, 7]),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["wd"]),
+    ]
+    read = "xd"
+    for op, operands, attributes in [
+        ("Conv", ["wd"], {}),
+        ("Reshape", ["apart"], {}),
+        ("Transpose", [], {"perm": [0, 2, 1, 3, 4]}),
+        ("Reshape", ["joined"], {}),
+    ]:
+        name = f"{len(nodes)}"
+        nodes += [
+            helper.make_node(op, [read, *operands], [name], **attributes),
+            helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"q{name}"]),
+            helper.make_node("DequantizeLinear", [f"q{name}", "scale", "zero"], [f"d{name}"]),
+        ]
+        read = f"d{name}"
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 9, 9]),
+        helper.make_tensor_value_info(read, TensorProto.FLOAT, [1, 16, 7, 7]),
+    ]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "shuffle", values[:1], values[1:], initializers)
+    network = prepared(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    sent = assemble_network(network)
+    moved = [layer.op for layer in layers_of(network, sent, executed(sent)) if "Transpose" in layer.op]
+    assert moved == ["DequantizeLinear+Reshape+QuantizeLinear+DequantizeLinear+Transpose+QuantizeLinear"]

@@ -20,8 +20,12 @@ from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.predictor.features.key_features import describe
 from harness.probe.probe import network_probe
 from harness.space.configuration import (
+    ACTIVATIONS,
     DYNAMIC,
     INT8,
+    PACKED_WEIGHTS,
+    UNSIGNED,
+    WEIGHTS,
     Configuration,
     Convolution,
     FloatLayer,
@@ -172,9 +176,16 @@ def test_convolutions_read_what_their_context_says(context: str, dilation: int) 
 
 
 def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer of integers, and a product that is quantised as it runs, is one layer with the features it says."""
+    """Each layer of integers, and each product with weights of integers, is one layer with the features it says."""
     monkeypatch.chdir(tmp_path)
-    layers = [*(Quantised(layer, INT8) for layer in ON_INTEGERS), Quantised(ON_INTEGERS[4], DYNAMIC)]
+    layers = [
+        *(Quantised(layer, INT8) for layer in ON_INTEGERS),
+        *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
+    ]
+    layers += [Quantised(ON_INTEGERS[place], ACTIVATIONS) for place in (0, 2)]
+    with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
+    with_weights.append(Quantised(ON_INTEGERS[4], PACKED_WEIGHTS))
+    layers += with_weights
     network = network_of(layers, "integers")
     own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))
     assert sorted(own) == list(range(len(layers)))
@@ -183,7 +194,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         assert found is not None
         assert found.operator.split("/")[:3] == layers[index].features.operator.split("/")[:3]
         assert (found.macs, found.moved_bytes) == (layers[index].features.macs, layers[index].features.moved_bytes)
-        assert found.element_bytes == 1
+        assert found.element_bytes == (4 if layers[index] in with_weights else 1)
 
 
 def test_onnxruntime_runs_recurrent_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,6 @@ def cut_as_reported(
     source = session.hello.backend
     examples = _rules_of_examples(session)
     rewrites = [rule for rule in examples if rule.pattern in REWRITES]
-    if any(graph.unsigned_pairs for _, graph in reported):
-        rewrites.append(FusionRule(UNSIGNED_PAIRS, 1, 1, source))
     executed = [(as_executed(network, rewrites), graph) for network, graph in reported]
     groups = [(network, graph.groups) for network, graph in executed]
     known = [rule for rule in examples if rule not in rewrites]
@@ -103,6 +101,8 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     except UnsupportedNetwork:
         return ()
     rules = example_rules(examples, graph.groups, session.hello.backend)
+    if graph.unsigned_pairs:
+        rules = (*rules, FusionRule(UNSIGNED_PAIRS, 1, 1, session.hello.backend))
     if _compiles(session):
         rules = tuple(rule for rule in rules if rule.pattern not in REWRITES)
     if key:
@@ -126,7 +126,7 @@ def _cache_key(session: AgentSession) -> str:
     """Return the key of the rules of examples in the cache, empty if there is no cache."""
     hello, code = session.hello, cache.code_version("harness", "onnx")
     facts = json.dumps([session.board, hello.backend, sorted(hello.fingerprint.items())])
-    return cache.key_of("rules of examples 2", VERSION, code, facts) if code else ""
+    return cache.key_of("rules of examples 3", VERSION, code, facts) if code else ""
 
 
 def _kept_rules(key: str) -> tuple[FusionRule, ...] | None:

@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from onnx import TensorProto, helper
 
 from harness.measure.fusion.product_examples import add_products
+from harness.measure.fusion.quantised_examples import add_quantised
 from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
@@ -136,6 +138,9 @@ def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
             _on_maps(parts, f"{number}", (source, other), channels)
     add_products(parts)
     _transposed(parts)
+    if alignments == ALL_ALIGNMENTS:
+        _signed_pair(parts)
+        add_quantised(parts, list(itertools.chain(*_CONVOLUTIONS)))
     return parts.network("examples of fusion")
 
 
@@ -203,3 +208,13 @@ def _transposed(parts: NetworkParts) -> None:
     tensor = parts.node("Sigmoid", "transposed.between", [tensor])
     tensor = parts.node("Transpose", _CANCELLING[1], [tensor], perm=[0, 3, 1, 2])
     _read(parts, "transposed", tensor, channels)
+
+
+def _signed_pair(parts: NetworkParts) -> None:
+    """Add a map of signed bytes between two convolutions."""
+    channels = _CONVOLUTIONS[0][0][0]
+    scaling = [parts.scalar("pair.scale", 1 / 16), parts.numbers("pair.zero", 0, np.int8)]
+    tensor = _map(parts, "pair", channels)
+    for op in ("QuantizeLinear", "DequantizeLinear"):
+        tensor = parts.node(op, f"pair.{op}", [tensor, *scaling])
+    _read(parts, "pair", tensor, channels)

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.network.fusion.fusion_patterns import PatternNode, label_of, position_of, variant_of
+from harness.network.fusion.fusion_patterns import PatternNode, label_of, names_of, position_of
 from harness.network.fusion.fusion_rules import LISTED, FusionRule, structure_of
 from harness.network.network import Network, Node
 from harness.network.operator_kinds import COMMUTATIVE
@@ -45,15 +45,15 @@ class Matcher:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._variants = {node.index: variant_of(network, node) for node in network.nodes}
+        self._names = {node.index: names_of(network, node) for node in network.nodes}
         self._sinks: dict[str, list[Node]] = defaultdict(list)
         for node in network.nodes:
-            for name in {node.op, self._variants[node.index]}:
+            for name in set(self._names[node.index]):
                 self._sinks[name].append(node)
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
-        """Yield disjoint groups that match and share no node with `claimed`."""
-        taken = set(claimed)
+        """Yield disjoint groups that match, and share no node with `claimed` or what is executed alone."""
+        taken = claimed | self._network.alone
         for sink in self._sinks.get(pattern[-1].op, ()):
             if sink.index in taken:
                 continue
@@ -83,7 +83,7 @@ class Matcher:
             yield from self._bind(pattern, rest, bound)
             return
         node, expected = self._network.producers.get(tensor), pattern[position_of(label)]
-        if node is None or expected.op not in (self._variants[node.index], node.op):
+        if node is None or expected.op not in self._names[node.index]:
             return
         if label_of(position_of(label), node.outputs.index(tensor)) != label:
             return

@@ -2,13 +2,14 @@
 
 Its kernels compute with unsigned activations there, so it turns `int8` between the two operators into `uint8` and adds
 128 to the zero point, which changes no result. It does so only where one DequantizeLinear reads the tensor: a tensor
-with more readers, such as a residual, stays signed, and the operators around it compute on floats. A layer alone in a
-probe is not between its neighbours, so the network is rewritten before it is cut into layers.
+with more readers, such as a residual, stays signed, and the operators around it compute on floats, so that its
+conversions are executed alone. A layer alone in a probe is not between its neighbours, so the network is rewritten
+before it is cut into layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,10 @@ _SHIFT = 128
 
 
 def with_unsigned_pairs(network: Network) -> Network:
-    """Return the network with `uint8` between the pairs that ONNX Runtime rewrites; nodes keep their indices."""
+    """Return the network with `uint8` between the pairs that ONNX Runtime rewrites; nodes keep their indices.
+
+    The conversions of other signed tensors are executed alone.
+    """
     nodes, types, constants = list(network.nodes), dict(network.types), dict(network.constants)
     for writer, reader, zero in _pairs(network):
         tensor, zero_point = writer.outputs[0], f"{writer.outputs[0]}#zero"
@@ -30,7 +34,14 @@ def with_unsigned_pairs(network: Network) -> Network:
         constants[zero_point] = Constant(types[zero_point], (zero.astype("int16") + _SHIFT).astype("uint8"))
         for node in (writer, reader):
             nodes[node.index] = replace(node, inputs=(*node.inputs[:2], zero_point))
-    return replace(network, nodes=tuple(nodes), types=types, constants=constants)
+    alone = frozenset(node.index for node in nodes if _converts_signed(network, types, node))
+    return replace(network, nodes=tuple(nodes), types=types, constants=constants, alone=alone)
+
+
+def _converts_signed(network: Network, types: Mapping[str, TensorType], node: Node) -> bool:
+    """Return whether an operator writes a tensor of signed bytes, or reads one, that depends on the inputs."""
+    integers = {"QuantizeLinear": node.outputs, "DequantizeLinear": node.inputs}.get(node.op, ())[:1]
+    return any(types[name].dtype == "int8" for name in integers) and not network.is_fixed(node)
 
 
 def _pairs(network: Network) -> Iterator[tuple[Node, Node, np.ndarray[tuple[int, ...], np.dtype[np.int8]]]]:

@@ -26,6 +26,7 @@ _GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[kntw][0-9]+(?![A-Za-z0-9])")
 _UNSIGNED_ZERO_POINT = "qdq_s8_to_u8"
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
+_RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _COMBINATIONS = frozenset({"Add", "Sum", "Mul"})
 
@@ -60,10 +61,10 @@ class _Executed:
         executed = [node for node in graph.node if not self._is_conversion(node)]
         self._known = {one.index for node in executed for one in self._stands_for(node)}
         self.together = [self._ends_of(node) for node in executed]
-        self.blocked = self._blocked(graph)
+        self.blocked, reshaped = self._blocked(graph)
         # A tensor that is still there is between two operators, even if a conversion writes it.
         there = (name for node in graph.node for name in self._kept(node))
-        self.ends = frozenset({*network.outputs, *there, *itertools.chain(*self.together), *self.blocked})
+        self.ends = frozenset({*network.outputs, *there, *itertools.chain(*self.together), *self.blocked}) - reshaped
 
     def _is_conversion(self, node: NodeProto) -> bool:
         return node.op_type in _CONVERSIONS and all(one.op != node.op_type for one in self._stands_for(node))
@@ -137,10 +138,15 @@ class _Executed:
             return None
         return None if {gate.index, product.index} & self._known else product.outputs[0]
 
-    def _blocked(self, graph: GraphProto) -> frozenset[str]:
-        """Follow the runtime's own layouts from the operators that write them to those that convert them back."""
+    def _blocked(self, graph: GraphProto) -> tuple[frozenset[str], frozenset[str]]:
+        """Follow the runtime's own layouts from the operators that write them to those that convert them back.
+
+        Also return the tensors that the runtime reshapes in such a layout: what converts them back moves what the
+        next operator would have moved, so both are one layer.
+        """
         inside: set[str] = set()
         blocked: set[str] = set()
+        reshaped: set[str] = set()
         for node in graph.node:
             plain = node.op_type in _CONVERSIONS and node.op_type != "Cast"
             last = any(item.name == "channels_last" and item.i for item in node.attribute)
@@ -148,8 +154,8 @@ class _Executed:
             renamed = not self._kept(node)
             if not plain and (own or (renamed and not inside.isdisjoint(node.input))):
                 inside.update(node.output)
-                blocked.update(self._ends_of(node))
-        return frozenset(blocked)
+                (reshaped if node.op_type in _RESHAPES else blocked).update(self._ends_of(node))
+        return frozenset(blocked), frozenset(reshaped)
 
 
 def _groups(network: Network, executed: _Executed) -> tuple[frozenset[int], ...]:

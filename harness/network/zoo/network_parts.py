@@ -108,7 +108,9 @@ class NetworkParts:
     def network(self, name: str) -> Network:
         """Return the network of all parts."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION)
+        others = sorted({node.domain for node in self.nodes} - {""})
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in others)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
         return prepare(ModelFile(name, model, digest), {})
 

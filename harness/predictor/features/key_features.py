@@ -40,7 +40,10 @@ from harness.predictor.features.key_parser import (
     windowed,
 )
 from harness.predictor.features.layer_features import (
+    DEQUANTISED,
+    FLOAT_WEIGHTS,
     INTEGER,
+    PACKED,
     RECURRENT,
     LayerFeatures,
     Pair,
@@ -51,8 +54,13 @@ from harness.predictor.features.layer_features import (
     unfolding,
 )
 
-_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
-_FOLDED = frozenset({"BatchNormalization", "Affine"})
+_PACKED_PRODUCT = "MatMulNBits"
+_MATRIX_OPERATORS = frozenset(
+    {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm", _PACKED_PRODUCT}
+)
+_ABSORBED = CONVERSIONS | {"BatchNormalization", "Affine"}
+_ON_BYTES = 4
+"""The accuracy level at which packed products are computed on bytes."""
 _BYTES = ("uint8", "int8")
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
@@ -133,7 +141,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(operator, kind, spatial), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(layer, operator, kind, spatial), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -153,6 +161,9 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
 def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | None:
     operator = layer.operators[place]
     left = operator.tensors[0]
+    suffix = _weights_suffix(layer, operator, right)
+    if operator.op == _PACKED_PRODUCT:
+        right = replace(right, shape=(operator.number("K", 1), operator.number("N", 1)))
     if not left.shape or not right.shape or len(right.shape) < 2:
         return None
     columns = columns_of(operator, right.shape)
@@ -166,7 +177,7 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     operands = 0 if right.constant else -(-elements // (rows * columns))
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(("mac", "product", kind + _signed(operator, left), _suffix(layer, place))),
+        operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -191,7 +202,7 @@ def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
     return replace(found, operator=f"{RECURRENT}/{operator.op}", element_bytes=item)
 
 
-def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
+def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> str:
     """Return what sets the code for other axes or types apart; sums that stay integers also use different code.
 
     Kernels on bytes read windows by their places, which takes as long with any number of axes.
@@ -200,9 +211,28 @@ def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
-        return axes_suffix(axes) + type_suffix(data.dtype)
+        return _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
-    return unfolding(kind, *channels) + _signed(convolution, data)
+    rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
+    return unfolding(kind, *channels) + rounded + _signed(convolution, data)
+
+
+def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> str:
+    """Return the suffix of a product for the type of its weights.
+
+    Where data are floats, runtimes make weights of integers floats at each run, or unpack blocks of them as they
+    multiply. Unsigned weights have other kernels.
+    """
+    if not operator.tensors[0].dtype.startswith("float"):
+        kinds = {"uint8": "-unsigned", "float32": FLOAT_WEIGHTS}
+        return kinds.get(weight.dtype, "") if weight.constant else ""
+    if not weight.dtype.startswith(("int", "uint")):
+        return ""
+    if operator.op == _PACKED_PRODUCT:
+        on = "-int8" if operator.number("accuracy_level", 0) == _ON_BYTES else ""
+        return f"-packed{operator.number('bits', 4)}{on}"
+    blocks = any(one.op == "DequantizeLinear" and one.number("block_size", 0) for one in layer.operators)
+    return PACKED if blocks and weight.dtype in ("int4", "uint4") else DEQUANTISED
 
 
 def _signed(operator: KeyOperator, data: Tensor) -> str:
@@ -216,8 +246,7 @@ def _suffix(layer: ParsedKey, place: int) -> str:
     others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
     copied = sorted({operator.op for operator in others if operator.op in COPIES})
-    absorbed = _FOLDED if layer.operators[place].tensors[0].dtype == "float32" else _FOLDED | CONVERSIONS
-    names = [name for name in _names(computed) if name not in absorbed]
+    names = [name for name in _names(computed) if name not in _ABSORBED]
     return "/".join(["+".join(names) or "plain", *(["+".join(copied)] if copied else [])])
 
 

@@ -22,6 +22,12 @@ Both copy all windows of their map one after another, and multiply matrices.
 """
 RECURRENT = "mac/recurrent/steps"
 """The class of recurrent layers, which repeat one product: a table with any of them predicts the others."""
+DEQUANTISED = "-dequantised"
+"""A part of the names of products on floats whose weights are integers, which runtimes make floats at each run."""
+FLOAT_WEIGHTS = "-rounded"
+"""That of products of bytes whose weights are floats: runtimes round them as they load, to asymmetric bytes."""
+PACKED = "-packed4-int8"
+"""That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _OTHER_AXES = ("-1d", "-3d")
@@ -177,12 +183,12 @@ def unfolds(operator: str) -> bool:
 
 
 def multiplies_windows(operator: str) -> bool:
-    """Return whether layers of this class are convolutions of one or three axes on floats.
+    """Return whether layers of this class are convolutions on floats of one or three axes, or with computed weights.
 
-    Runtimes have kernels for maps of two axes. For all others, they copy windows and multiply matrices, each group by
-    itself, even if it has one channel.
+    Runtimes have kernels for maps of two axes and weights that they arrange beforehand. For all others, they copy
+    windows and multiply matrices, each group by itself, even if it has one channel.
     """
-    return operator.startswith("mac/conv/") and code_of(operator).endswith(_OTHER_AXES)
+    return operator.startswith("mac/conv/") and code_of(operator).endswith((*_OTHER_AXES, DEQUANTISED))
 
 
 def axes_suffix(axes: int) -> str:

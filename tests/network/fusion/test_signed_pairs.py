@@ -17,6 +17,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.fusion.signed_pairs import with_unsigned_pairs
 from harness.network.layers import cut
 from harness.network.model_references import load_network
@@ -142,14 +143,59 @@ def test_a_rule_decides_whether_layers_are_unsigned() -> None:
     assert [layer.key for layer in cut(as_executed(network, RULES), RULES)] == [layer.key for layer in layers]
 
 
-def test_signed_layers_are_measured_as_they_are_looked_up(tmp_path: Path) -> None:
-    """The campaign of a network with signed pairs holds each layer into which its rules cut the file."""
-    path = tmp_path / "signed.onnx"
-    path.write_bytes(network_in("residual", SIGNED).SerializeToString())
+@pytest.mark.parametrize("number_format", ["float32", SIGNED])
+def test_layers_are_measured_as_they_are_looked_up(number_format: str, tmp_path: Path) -> None:
+    """A campaign holds each layer into which its rules cut the file; they cover signed pairs even if it has none."""
+    path = tmp_path / "network.onnx"
+    path.write_bytes(network_in("residual", number_format).SerializeToString())
     place = Workspace(tmp_path)
     number = profile(path, device="cpu01", workspace=place, policy=RepeatPolicy(runs=3)).campaign
     network = load_network(str(path))
     with Journal(place.journal) as journal:
         rules, measured = journal.campaign(number).rules, {layer.key for layer in journal.layers(number)}
-    assert (UNSIGNED_PAIRS in {rule.pattern for rule in rules}) == is_rewritten(network)
+    signed = prepared(network_in("residual", SIGNED))
+    assert (UNSIGNED_PAIRS in {rule.pattern for rule in rules}) == is_rewritten(signed)
     assert {layer.key for layer in cut(network, rules)} == measured
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_conversions_of_tensors_that_stay_signed_are_layers(readers: int) -> None:
+    """Where pairs are made unsigned, nothing is fused with the conversions of a tensor that two operators read."""
+    network = prepared(pair(readers=readers))
+    rules = (*RULES, FusionRule("Relu(x0);QuantizeLinear(0)", 1, 1, "onnxruntime"))
+    first = cut(network, rules)[0]
+    assert first.op == ("Relu+QuantizeLinear" if readers == 1 else "Relu")
+    assert cut(network, rules[1:])[0].op == "Relu+QuantizeLinear"
+
+
+@pytest.mark.parametrize("zero", [0, 128])
+def test_a_relu_is_fused_where_integers_are_not_negative(zero: int) -> None:
+    """A rule that fuses a Relu into a convolution on integers holds where the Relu changes none of these."""
+    seen, asked = (prepared(convolution_and_relu(point)) for point in (0, zero))
+    sent = assemble_network(seen)
+    graph = read_runtime_graph(seen, sent.names, "onnxruntime", helper.make_model(executed(sent)).SerializeToString())
+    rules = learn_rules([(seen, graph.groups)], "onnxruntime")
+    convolution = next(layer for layer in cut(asked, rules) if "Conv" in layer.op)
+    assert ("QuantizeLinear" in convolution.op) == (zero == 0)
+
+
+def convolution_and_relu(zero: int) -> ModelProto:
+    """Return a convolution and a Relu between DequantizeLinear and QuantizeLinear with this zero point."""
+    constants = {
+        "scale": np.array(0.1, "float32"),
+        "zero": np.array(zero, "uint8"),
+        "weights": np.ones((16, 16, 3, 3), "int8"),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"], "q0"),
+        helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"], "d0"),
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["wd"], "d1"),
+        helper.make_node("Conv", ["xd", "wd"], ["c"], "conv"),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["yq"], "q1"),
+        helper.make_node("DequantizeLinear", ["yq", "scale", "zero"], ["y"], "d2"),
+    ]
+    values = [helper.make_tensor_value_info(*one) for one in (("x", 1, [1, 16, 9, 9]), ("y", 1, [1, 16, 7, 7]))]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "one", values[:1], values[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

@@ -272,6 +272,22 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
         ),
         (f"x0:float32[4,8]|QuantizeLinear(x0,{SCALE}){{axis=1}}|->t0:uint8[4,8]", "move/map/quantised/QuantizeLinear"),
         ("x0:float16[4,8]|MatMul(x0,c:float16[8,8]){}|->t0:float16[4,8]", "mac/product/weights-float16/plain"),
+        (
+            "x0:float32[1,8,6,6]|DequantizeLinear(c:int8[16,8,3,3],c:float32[],c:int8[]){axis=1}|Conv(x0,t0){"
+            + window(3, 1)
+            + "}|Relu(t1){}|->t2:float32[1,16,6,6]",
+            "mac/conv/dense-dequantised/Relu",
+        ),
+        (
+            "x0:float32[4,8]|DequantizeLinear(c:int8[8,8],c:float32[]){axis=1}|MatMul(x0,t0){}|->t1:float32[4,8]",
+            "mac/product/weights-dequantised/plain",
+        ),
+        (
+            "x0:uint16[4,8]|com.microsoft.DequantizeLinear(x0,c:float32[],c:uint16[]){axis=1}|->t0:float32[4,8]",
+            "move/map/quantised-int8/DequantizeLinear-int8",
+        ),
+        ("x0:uint8[4,8]|MatMulInteger(x0,c:uint8[8,8]){}|->t0:int32[4,8]", "mac/product/weights-unsigned-int8/plain"),
+        ("x0:uint8[4,8]|MatMulInteger(x0,c:int8[8,8]){}|->t0:int32[4,8]", "mac/product/weights-int8/plain"),
         ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/simple/Affine-int64"),
         ("x0:float16[4,8]|Sqrt(x0){}|->t0:float16[4,8]", "move/map/simple-float16/Sqrt-float16"),
         ("x0:int64[4,8]|Reshape(x0,c:int64[1]=32){}|->t0:int64[32]", "move/view/any/Reshape"),
@@ -424,7 +440,7 @@ def test_quantised_tensors_have_the_type_of_the_zero_point(zero_point: str, item
         f"{{{window(3, 1)}}}|->t2:float32[1,16,6,6]"
     )
     assert layer.element_bytes == item
-    assert layer.operator == f"mac/conv/dense-int{8 * item}/plain"
+    assert layer.operator == f"mac/conv/dense-rounded-int{8 * item}/plain"
 
 
 @pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
