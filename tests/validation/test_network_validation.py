@@ -117,6 +117,24 @@ def test_the_floor_is_what_processes_differ_by() -> None:
     assert whole.halfwidth_s == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)  # Student's t of two degrees
 
 
+def test_processes_that_other_programs_disturbed_do_not_count_on_the_wall_clock() -> None:
+    """A process with mostly preempted runs is left out on the wall clock, unless all processes are like it."""
+    ms = 1_000_000
+    taken = [[Sample(value, value, None, preemptions)] * 5 for value, preemptions in ((10 * ms, 0), (25 * ms, 3))]
+    quiet, disturbed = (ProcessSamples({"net": samples}, {}, {}) for samples in taken)
+    latencies = [(10,), (25,), (10, 25), (10, 10)]
+    found = [
+        whole_latency(processes, "net", clock).processes_s
+        for processes, clock in (
+            ((disturbed, quiet), "wall"),
+            ((disturbed,), "wall"),
+            ((quiet, disturbed), "cpu"),
+            ((quiet, disturbed, quiet), "wall"),
+        )
+    ]
+    assert found == [tuple(value / 1e3 for value in values) for values in latencies]
+
+
 def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
     """Each process has its own median, and the error beyond their spread is given beside the error."""
     bench.profile(policy=RepeatPolicy(runs=6))
