@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -11,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from device_agents.backends import cpu_runtime
 from device_agents.backends.core_waits import CoreWaits
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.messages import LoadReport, LoadRequest
@@ -47,7 +47,7 @@ def test_a_pool_is_preempted_by_long_waits_alone(
 ) -> None:
     """A run of several threads whose cores were taken for a thousandth of its time counts as undisturbed."""
     switches, waits = itertools.count(), itertools.count(0, waited_ns)
-    monkeypatch.setattr(cpu_runtime.resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(switches)))
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(switches)))
     monkeypatch.setattr(CoreWaits, "total_ns", lambda _: next(waits))
     runtime = CpuRuntime(threads=2)
     request = LoadRequest("probe", b"", [], [], 4)
