@@ -19,7 +19,7 @@ def hardware() -> Dict[str, str]:
     return {
         "machine": platform.machine(),
         "cpu": _cpu_model() or platform.processor() or "unknown",
-        "cores": str(os.cpu_count() or 0),
+        "cores": str(available_cores()),
         "system": platform.system(),
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -56,19 +56,20 @@ def state() -> Dict[str, Number]:
 def processor_times() -> Dict[str, Number]:
     """Return what this machine and this process have done since they started; empty where there is no /proc/stat.
 
-    `cpu_total_s` is the time of all processors, `cpu_busy_s` the part in which they worked and `cpu_steal_s` the part
-    that a hypervisor gave to others. `runnable` tasks want to run now, this one included. `own_cpu_s` is the work of
-    this `process`.
+    `cpu_total_s` is the time of all cores that it may use, `cpu_busy_s` the part in which they worked and `cpu_steal_s`
+    the part that a hypervisor gave to others. `runnable` tasks want to run now, this one included; it is absent where
+    this process may not use all cores. `own_cpu_s` is the work of this `process`.
     """
     try:
         with open("/proc/stat", encoding="ascii", errors="replace") as lines:
-            found = {name: values for name, *values in map(str.split, lines) if name in ("cpu", "procs_running")}
+            found = {name: values for name, *values in map(str.split, lines)}
+        usable = ["cpu"]
+        runnable = {"runnable": int(found["procs_running"][0])}
+        if available_cores() < (os.cpu_count() or 1):
+            usable, runnable = [f"cpu{core}" for core in os.sched_getaffinity(0)], {}
         # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user and nice.
-        ticks = [int(value) for value in found["cpu"][:8]]
-        runnable = int(found["procs_running"][0])
+        ticks = [sum(int(found[core][at]) for core in usable) for at in range(8)]
     except (OSError, ValueError, KeyError, IndexError):
-        return {}
-    if len(ticks) < 8:
         return {}
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     idle, steal = ticks[3] + ticks[4], ticks[7]
@@ -77,8 +78,8 @@ def processor_times() -> Dict[str, Number]:
         "cpu_busy_s": round((sum(ticks) - idle - steal) * tick_s, 2),
         "cpu_steal_s": round(steal * tick_s, 2),
         "own_cpu_s": round(sum(os.times()[:4]), 2),
-        "runnable": runnable,
         "process": os.getpid(),
+        **runnable,
     }
 
 

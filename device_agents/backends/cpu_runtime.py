@@ -12,6 +12,7 @@ import numpy as np
 
 from device_agents import arrays
 from device_agents.backends import Refused
+from device_agents.backends.core_waits import CoreWaits
 from device_agents.messages import LoadReport, LoadRequest, Sample
 
 # A profile differs more from process to process than within one: several short profiles say more than a long one.
@@ -19,6 +20,8 @@ _FEWEST_TURNS, _MOST_TURNS = 12, 40
 _MOST_RUNS, _TURN_NS = 8, 1_000_000
 """Runs in a turn, at most, and about how long it takes."""
 _PROFILING_S = 1.5
+_LEAST_WAIT = 0.01
+"""Share of a run for which threads of a pool must have waited for cores: a kernel's own tasks take microseconds."""
 _CLOCK_TRIES = 5
 """Runs in place of one sample: the CPU clock of a thread on a virtual machine stands still in one run of a million."""
 
@@ -59,6 +62,7 @@ class CpuRuntime:
         self._loaded: Dict[str, LoadedProbe] = {}
         self._views: Dict[str, "np.ndarray[Any, Any]"] = {}
         self._making = threading.Lock()
+        self._waits = CoreWaits()
 
     def unload(self, probe: str) -> None:
         """Drop the probe."""
@@ -85,15 +89,21 @@ class CpuRuntime:
         raise Refused(f"the CPU clock of the thread stood still during {_CLOCK_TRIES} runs in a row")
 
     def _once(self, run: Callable[[], Any]) -> Sample:
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        is_pool = self.clock == "wall"
+        who = resource.RUSAGE_SELF if is_pool else resource.RUSAGE_THREAD
+        waited = self._waits.total_ns() if is_pool else None
+        switches = resource.getrusage(who).ru_nivcsw
         wall = time.perf_counter_ns()
         cpu = time.thread_time_ns()
         outputs = run()
         cpu = time.thread_time_ns() - cpu
         wall = time.perf_counter_ns() - wall
         del outputs
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
-        return Sample(wall, cpu if self.clock == "cpu" else None, None, switches)
+        switches = resource.getrusage(who).ru_nivcsw - switches
+        after = self._waits.total_ns() if waited is not None else None
+        if waited is not None and after is not None and after - waited < _LEAST_WAIT * wall:
+            switches = 0
+        return Sample(wall, None if is_pool else cpu, None, switches)
 
     def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
         """Return timed runs of `plain`, which take turns with as many calls of `profiled`, for _PROFILING_S.

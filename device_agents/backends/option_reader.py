@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Collection, Dict, Mapping
 
 from device_agents.backends import Refused
+from device_agents.fingerprint import available_cores
 
 MOST_THREADS = 1024
 MOST_THREADS_PER_CORE = 4
@@ -68,7 +68,7 @@ class OptionReader:
     def threads(self) -> int:
         """Return the number of threads, 1 by default; at most `MOST_THREADS_PER_CORE` for each core of this device."""
         threads = self.whole("threads", 1, 1, MOST_THREADS)
-        cores = os.cpu_count() or 1
+        cores = available_cores()
         if threads > MOST_THREADS_PER_CORE * cores:
             most = f"at most {MOST_THREADS_PER_CORE * cores}, {MOST_THREADS_PER_CORE} for each core of this device"
             raise self.wrong("threads", f"must be {most}")

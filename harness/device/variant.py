@@ -19,6 +19,15 @@ HOST_FACTS = frozenset(_NAMES)
 """Facts of fingerprints that the host adds; a device that reports one would pass for another variant."""
 
 
+_THREADS = re.compile(r"\bthreads=(\d{1,4})\b")
+
+
+def threads_of(fingerprint: Mapping[str, str]) -> int:
+    """Return the number of threads that a device's runtime reports, 0 if it reports none."""
+    found = _THREADS.search(fingerprint.get("settings", ""))
+    return int(found[1]) if found else 0
+
+
 @dataclass(frozen=True)
 class Variant:
     """A campaign's own batch and number of threads; None leaves the networks and the inventory as they are."""

@@ -95,7 +95,8 @@ class _Cores:
         """Show how long the campaign waited, if it was long."""
         if self._waited_s >= _SHOWN_S:
             notes_of(self.run.observe)(
-                f"Waited {self._waited_s:.0f} s: the threads of {self.run.device} ran on cores that share no cache"
+                f"Waited {self._waited_s:.0f} s: the threads of {self.run.device} ran on cores that share no cache, "
+                "or other programs held a core"
             )
 
     def _are_far(self) -> bool:

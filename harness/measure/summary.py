@@ -56,6 +56,11 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     return _measurement(centre, MEDIAN_EFFICIENCY * spread, values, len(samples) - len(used), clock)
 
 
+def is_mostly_preempted(samples: Sequence[Sample]) -> bool:
+    """Return whether so many runs were preempted that `summarise` uses them, too."""
+    return sum(not one.preemptions for one in samples) < MIN_CLEAN_SHARE * len(samples)
+
+
 def mad_sigma(values: Sequence[float]) -> float:
     """Return the standard deviation of normally distributed values, from their median absolute deviation."""
     centre = statistics.median(values)

@@ -28,7 +28,7 @@ from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress, effort_of, steps_of
 from harness.measure.reference import measure_reference
-from harness.measure.summary import STUDENT_95, summarise
+from harness.measure.summary import STUDENT_95, is_mostly_preempted, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.validation.stopping_rule import FEWEST_PROCESSES, Stop, StoppingRule
@@ -125,7 +125,7 @@ def measure_processes(
     most = max(rule.most_processes for rule in wanted.rules.values())
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
-        for number in range(most):
+        for number in range(2 * most):  # as many again in place of those that other programs disturbed
             chosen = set(wanted.plan.probes) if number == 0 else _wholes(wanted.plan)
             plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
@@ -147,7 +147,8 @@ def measure_processes(
                 found.append(replace(process, truths=truths))
                 refused |= refusals
                 stops |= _stops(wanted.rules, _wholes(plan) - refused.keys(), found, table.clock)
-    return MeasuredProcesses(tuple(found), refused, stops)
+    ended: dict[str, Stop] = dict.fromkeys(_wholes(wanted.plan) - refused.keys(), "most processes")
+    return MeasuredProcesses(tuple(found), refused, ended | stops)
 
 
 def _measure_process(
@@ -189,8 +190,14 @@ def _refusals(session: AgentSession, plan: ProbePlan) -> dict[str, str]:
 
 
 def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -> WholeLatency:
-    """Return the latency of one network over the processes that measured it."""
+    """Return the latency of one network over the processes that measured it.
+
+    On the wall clock, processes with mostly preempted runs are left out if there are others: programs that take a core
+    from one of several threads double the latency.
+    """
     processes = [process for process in processes if probe in process.samples]
+    if clock == "wall":
+        processes = [one for one in processes if not is_mostly_preempted(one.samples[probe])] or processes
     measured = [summarise(process.samples[probe], clock) for process in processes]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)

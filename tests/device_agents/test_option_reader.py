@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from device_agents.backends import Refused
+from device_agents.backends import Refused, option_reader
 from device_agents.backends.option_reader import MOST_THREADS, MOST_THREADS_PER_CORE, OptionReader
+from device_agents.fingerprint import available_cores
 
-CORES = os.cpu_count() or 1
+CORES = available_cores()
 
 
 @pytest.mark.parametrize("threads", [0, -1, MOST_THREADS + 1, 1_000_000, 2**63, True, 2.0, "2"])
@@ -20,10 +19,10 @@ def test_numbers_that_no_device_takes_are_refused(threads: object) -> None:
 
 
 def test_threads_are_limited_by_the_cores_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device takes four threads for each of its cores, and refuses more with the greatest number."""
+    """A device takes four threads for each core that it may use, and refuses more with the greatest number."""
     most = MOST_THREADS_PER_CORE * CORES
     assert OptionReader("openvino", {"threads": most}, {"threads"}).threads() == most
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(option_reader, "available_cores", lambda: 6)
     assert OptionReader("openvino", {"threads": 24}, {"threads"}).threads() == 24
     with pytest.raises(Refused, match="must be at most 24, 4 for each core of this device"):
         OptionReader("openvino", {"threads": 25}, {"threads"}).threads()

@@ -95,6 +95,22 @@ def test_a_long_run_queue_is_noise(runnable: int) -> None:
     assert found.verdict == "noisy" and f"{runnable:.1f} tasks shared 4 cores" in found.text
 
 
+@given(st.integers(2, CORES), st.floats(0.0, 1.9))
+def test_several_threads_need_their_cores(threads: int, others: float) -> None:
+    """What other programs use of more than the cores without a thread is noise; one thread tolerates more."""
+    facts = {**FACTS, "settings": f"threads={threads},pool=shared"}
+    found = judged(recorded(others=others), clock="wall", facts=facts)
+    if abs(others - max(0.25, CORES - threads)) > 0.01 and others < 1.3:
+        assert (found.verdict == "noisy") == (others > max(0.25, CORES - threads))
+
+
+def test_more_threads_than_cores_share_them() -> None:
+    """Three threads of a process that may use one core are noise, although such a process counts no tasks."""
+    states = [{name: fact for name, fact in state.items() if name != "runnable"} for state in recorded()]
+    facts = {"cores": "1", "settings": "threads=3,pool=shared"}
+    assert "3.0 tasks shared 1 cores" in judged(states, clock="wall", facts=facts).text
+
+
 @given(SHARES.filter(lambda one: one > 1.01 * MOST_SPREAD), SHARES)
 def test_the_larger_spread_is_what_cannot_be_told_apart(between: float, drift: float) -> None:
     """The resolution is the larger of spread and drift, and the text names it."""

@@ -14,6 +14,7 @@ from command_line import Harness
 from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
+from harness.device.variant import Variant
 from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
@@ -27,6 +28,7 @@ from harness.probe.probe import network_probe, reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.settings import VALIDATION_PROCESSES
+from harness.validation import whole_networks
 from harness.validation.network_validation import network_case, validation_plan
 from harness.validation.results import Validation
 from harness.validation.stopping_rule import StoppingRule
@@ -119,6 +121,24 @@ def test_the_floor_is_what_processes_differ_by() -> None:
     assert whole.halfwidth_s == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)  # Student's t of two degrees
 
 
+def test_processes_that_other_programs_disturbed_do_not_count_on_the_wall_clock() -> None:
+    """A process with mostly preempted runs is left out on the wall clock, unless all processes are like it."""
+    ms = 1_000_000
+    taken = [[Sample(value, value, None, preemptions)] * 5 for value, preemptions in ((10 * ms, 0), (25 * ms, 3))]
+    quiet, disturbed = (ProcessSamples({"net": samples}, {}, {}) for samples in taken)
+    latencies = [(10,), (25,), (10, 25), (10, 10)]
+    found = [
+        whole_latency(processes, "net", clock).processes_s
+        for processes, clock in (
+            ((disturbed, quiet), "wall"),
+            ((disturbed,), "wall"),
+            ((quiet, disturbed), "cpu"),
+            ((quiet, disturbed, quiet), "wall"),
+        )
+    ]
+    assert found == [tuple(value / 1e3 for value in values) for values in latencies]
+
+
 def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
     """Each process has its own median, and the error beyond their spread is given beside the error."""
     bench.profile(policy=RepeatPolicy(runs=6))
@@ -179,6 +199,28 @@ def test_only_open_networks_are_measured_in_further_processes(bench: Bench) -> N
     both = {early.id, late.id}
     assert [set(one.samples) & both for one in found.processes] == [both, both, both, {late.id}]
     assert [len(whole_latency(found.processes, one.id, "cpu").processes_s) for one in (early, late)] == [3, 4]
+
+
+def test_processes_that_other_programs_disturbed_are_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several threads, three processes measure a network in addition to the two that were disturbed."""
+    network = network_probe(load_network(str(build_network(bench.root / "net.onnx"))))
+    reference = reference_probe()
+    probes = {one.id: one for one in (reference, network)}
+    plan = ProbePlan(probes, (), (Batch((network.id,), "warm", 3),), reference.id, (), AuxiliaryKind.AVGPOOL)
+    seen: list[object] = []
+
+    def is_one_of_the_first_two(samples: Sequence[Sample]) -> bool:
+        if not any(one is samples for one in seen):
+            seen.append(samples)
+        return any(one is samples for one in seen[:2])
+
+    monkeypatch.setattr(whole_networks, "is_mostly_preempted", is_one_of_the_first_two)
+    table = replace(bench_table(bench), device="cpu01", clock="wall")
+    rules = {network.id: Undecided(1.0, (0.9, 1.1), 0.0, 3)}
+    wanted = ProcessPlan(plan, rules, RepeatPolicy(runs=3), variant=Variant(threads=2))
+    found = measure_processes(table, bench.workspace, wanted, ignore, threading.Event())
+    assert (len(found.processes), found.stops) == (5, {network.id: "most processes"})
+    assert len(whole_latency(found.processes, network.id, "wall").processes_s) == 3
 
 
 class Undecided(StoppingRule):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from harness.device.variant import threads_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.batches import Visits
 from harness.probe.overhead_terms import OverheadTerms
@@ -79,8 +79,7 @@ class Campaign:
     @property
     def threads_meet(self) -> bool:
         """Whether its latencies contain the waits of threads for each other: wall time, of several threads."""
-        named = re.search(r"\bthreads=(\d{1,4})\b", self.fingerprint.get("settings", ""))
-        return self.clock == "wall" and named is not None and int(named[1]) > 1
+        return self.clock == "wall" and threads_of(self.fingerprint) > 1
 
 
 @dataclass(frozen=True)

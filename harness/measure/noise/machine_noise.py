@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from harness.device.variant import threads_of
 from harness.measure.summary import mad_sigma
 
 Verdict = Literal["quiet", "noisy", "not known"]
@@ -27,6 +28,8 @@ MOST_WAITING = 0.7
 """Tasks beyond the number of cores that may want to run on average."""
 OTHER_CORES, OTHER_SHARE = 0.7, 0.35
 """Other programs are noise if they use more than so many cores, and more than this share of all cores."""
+MOST_TAKEN = 0.25
+"""Several threads wait for each other: they lose what others use of more than the cores without a thread."""
 _LEAST_WINDOW_S = 1.0
 """Processor time over which counters of a hundredth of a second mean something."""
 _MOST_TASKS = 1e6
@@ -42,13 +45,14 @@ class MachineLoad:
     """What a machine did besides measuring; each is None if it does not report it.
 
     `steal` is the share of the processor time that the hypervisor gave to other guests, `other_cores` how many cores
-    other programs used on average, and `waiting` how many tasks more than cores wanted to run.
+    other programs used on average, and `waiting` how many tasks more than cores wanted to run. `threads` measured.
     """
 
     steal: float | None = None
     other_cores: float | None = None
     waiting: float | None = None
     cores: int = 0
+    threads: int = 1
 
     @property
     def is_known(self) -> bool:
@@ -63,9 +67,15 @@ class MachineLoad:
             found.append(f"the hypervisor took {shown(self.steal)} of the processor time")
         if self.waiting is not None and self.waiting > MOST_WAITING:
             found.append(f"{self.waiting + self.cores:.1f} tasks shared {self.cores} cores")
-        elif self.other_cores is not None and self.other_cores > max(OTHER_CORES, OTHER_SHARE * self.cores):
+        elif self.other_cores is not None and self.other_cores > self._harmless_cores:
             found.append(f"other programs used {self.other_cores:.1f} of {self.cores} cores")
         return tuple(found)
+
+    @property
+    def _harmless_cores(self) -> float:
+        """How many cores other programs may use."""
+        most = max(OTHER_CORES, OTHER_SHARE * self.cores)
+        return min(most, max(MOST_TAKEN, self.cores - self.threads)) if self.threads > 1 else most
 
 
 @dataclass(frozen=True)
@@ -170,7 +180,7 @@ def _noise_text(reasons: Sequence[str], resolution: float | None) -> str:
 
 def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineLoad:
     """Return what a machine did besides measuring, by the states during the series of some processes in order."""
-    threads, cores = (_count(fingerprint.get(name)) for name in ("threads", "cores"))
+    threads, cores = max(1, threads_of(fingerprint)), _count(fingerprint.get("cores"))
     if not cores:
         return MachineLoad()
     total_s = busy_s = own_s = steal_s = 0.0
@@ -182,11 +192,12 @@ def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineL
         steal_s += _rise(first, last, "cpu_steal_s")
     runnable = [state["runnable"] for state in states if 0 <= state.get("runnable", -1) <= _MOST_TASKS]
     # The agent counts itself while it looks, in place of a thread that measures. The others may spin then, or sleep.
-    waiting = statistics.fmean(max(one, threads) for one in runnable) - cores if runnable else None
+    wanting = statistics.fmean(max(one, threads) for one in runnable) if runnable else threads
+    waiting = wanting - cores if runnable or threads > cores else None
     if total_s < _LEAST_WINDOW_S:
-        return MachineLoad(waiting=waiting, cores=cores)
+        return MachineLoad(waiting=waiting, cores=cores, threads=threads)
     others = min(1.0, max(0.0, busy_s - own_s) / total_s)
-    return MachineLoad(min(1.0, steal_s / total_s), others * cores, waiting, cores)
+    return MachineLoad(min(1.0, steal_s / total_s), others * cores, waiting, cores, threads)
 
 
 def busy_before(state: State, fingerprint: Mapping[str, str]) -> str:

@@ -1,0 +1,55 @@
+"""Runs of a pool of threads count as preempted if other programs held the cores that the threads wanted."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from device_agents.backends.core_waits import CoreWaits
+from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
+from device_agents.messages import LoadReport, LoadRequest
+
+RUN_NS = 2_000_000
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts the waits of threads")
+def test_a_program_on_the_same_core_adds_waits() -> None:
+    """The waits of this process grow while it shares its core with another one that works."""
+    cores, waits = os.sched_getaffinity(0), CoreWaits()
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            before = waits.total_ns()
+            while waits.total_ns() == before:  # the other program wants the core as soon as it has started
+                pass
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert before is not None
+
+
+def test_a_system_without_statistics_has_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not count waits, there is no figure."""
+    monkeypatch.setattr("device_agents.backends.core_waits._TASKS", os.path.join(os.sep, "no", "such", "folder"))
+    assert CoreWaits().total_ns() is None
+
+
+@pytest.mark.parametrize(("waited_ns", "preempted"), [(0, False), (RUN_NS // 1000, False), (RUN_NS, True)])
+def test_a_pool_is_preempted_by_long_waits_alone(
+    monkeypatch: pytest.MonkeyPatch, waited_ns: int, preempted: bool
+) -> None:
+    """A run of several threads whose cores were taken for a thousandth of its time counts as undisturbed."""
+    switches, waits = itertools.count(), itertools.count(0, waited_ns)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(switches)))
+    monkeypatch.setattr(CoreWaits, "total_ns", lambda _: next(waits))
+    runtime = CpuRuntime(threads=2)
+    request = LoadRequest("probe", b"", [], [], 4)
+    runtime._loaded["probe"] = LoadedProbe(request, None, lambda: time.sleep(RUN_NS / 1e9), LoadReport(0.0))
+    assert (runtime.run("probe").preemptions > 0) == preempted
