@@ -25,6 +25,7 @@ _REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
 _ITERATIONS, _STRICT_ITERATIONS = 25, 60
 _LEAST_SHARE = 0.005
 _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
+_HELD = (8, 16, 32, 64, 128, 256)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
@@ -89,9 +90,10 @@ def with_moved_bytes(
 
 
 def _streamed() -> list[DeviceTiling]:
-    """Return tilings of one unit that processes one pixel at a time: vector units and systolic arrays."""
+    """Return tilings of one unit that processes one pixel at a time: vector units and arrays, which may hold weights."""
     sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
-    return [DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
+    held = [DeviceTiling(1, size, 1, ((1, size, 1),), holds_weights=True) for size in _HELD]
+    return [*(DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes), *held]
 
 
 class _Judge:
