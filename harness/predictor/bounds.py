@@ -98,17 +98,19 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     if sure.sum() < _FEWEST:
         sure = np.ones(len(arrays), dtype=bool)
     idle = _idle(arrays, latency_s, noise)
-    moving = sure & np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
-    moving = moving if moving.any() else sure
+    moves = np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
+    moving = sure & moves if (sure & moves).any() else sure
+    shown = moving | moves
+    longest_s = np.where(sure, latency_s, latency_s * (1.0 + _SURE_SIGMAS * noise))
     families = np.array(_families(arrays))
     rates = {
-        str(family): float(np.min(latency_s[own] / arrays.macs[own]))
+        str(family): float(np.min(longest_s[own] / arrays.macs[own]))
         for family in np.unique(families)
-        for own in [moving & (families == family)]
+        for own in [shown & (families == family)]
         if own.any()
     }
     found = Bounds(
-        float(np.min(latency_s[moving] / arrays.moved_bytes[moving])),
+        float(np.min(longest_s[shown] / arrays.moved_bytes[shown])),
         _slow_weight_s(arrays, latency_s, moving),
         rates,
         float(np.min(latency_s[moving])),

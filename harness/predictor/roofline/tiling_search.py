@@ -90,7 +90,7 @@ def with_moved_bytes(
 
 
 def _streamed() -> list[DeviceTiling]:
-    """Return tilings of one unit that processes one pixel at a time: vector units and arrays, which may hold weights."""
+    """Return tilings of one unit that processes one pixel at a time: vector units and arrays, some holding weights."""
     sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
     held = [DeviceTiling(1, size, 1, ((1, size, 1),), holds_weights=True) for size in _HELD]
     return [*(DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes), *held]
