@@ -6,6 +6,8 @@ layers, and has a launch time that follows from its smallest ones; no layer is m
 channels are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that mostly read
 weights. Both limits never shrink if a size of a layer grows.
 
+A layer below resolution shows what it takes at most, and so a rate that is reached at least.
+
 An operator *moves nothing* if its layers together take significantly less than half the time of their bytes at the
 fastest rate of all others: a device may write the parts of a Concat directly to their places in the result. Its layers
 are not used to find rates, and if there are enough of them they have no lower limit.
@@ -100,7 +102,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     idle = _idle(arrays, latency_s, noise)
     moves = np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
     moving = sure & moves if (sure & moves).any() else sure
-    shown = moving | moves
+    shown = moves if moves.any() else sure
     longest_s = np.where(sure, latency_s, latency_s * (1.0 + _SURE_SIGMAS * noise))
     families = np.array(_families(arrays))
     rates = {
