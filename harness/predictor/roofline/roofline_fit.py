@@ -33,7 +33,6 @@ _OTHER_UNIT = 2.0
 ITERATIONS = 150
 _UNSURE = 1.0
 """The noise above which a layer shows no rate."""
-_CORRECTIONS_KEPT = 30
 _KERNEL, _MEMORY = 0, 1
 
 
@@ -79,8 +78,7 @@ def fit_roofline(
 
     first = np.append(np.zeros(split + len(names) * SIDES), _USUAL_OVERLAP)
     with np.errstate(all="ignore"):  # the line search retracts a step that overflows
-        options = {"maxiter": iterations, "maxcor": _CORRECTIONS_KEPT}
-        found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+        found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     table = first_table + found.x[split:-1].reshape(-1, SIDES)
     table = _centred(table, names, members.sum(axis=0))
     return Roofline(tiling, found.x[:split] + first_tiles, names, table, float(found.x[-1]))
@@ -134,14 +132,14 @@ def _start(
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
     would at first take longer than the layers, and the fit would then explain all time by bytes. The waves of an array
-    that holds its weights are long. Only products show the rate of an array: on many devices, layers that compute each
-    channel separately, and some operators, run on vector units that are far faster or slower.
+    that holds its weights are long, and only products show its rate: layers that compute each channel separately, and
+    some operators, run on another unit that is far faster or slower.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
     products = sure & ~arrays.channelwise
-    products = products if products.any() else sure
+    products = products if tiling.holds_weights and products.any() else sure
     mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[products], _FASTEST))
     byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
     waves = inputs.waves[:, products] if inputs.turn_macs.size == 1 else np.ones((inputs.turn_macs.size, 1))
@@ -152,6 +150,8 @@ def _start(
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
         own = index_of(arrays, name)
         table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
+    if not tiling.holds_weights:
+        return constants, table
     slower = np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP).kernel
     for name in sorted(set(arrays.operators)):
         least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
