@@ -44,8 +44,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
     part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
     predicts the same. A tiling that processes one pixel at a time is taken unless tiles are better by more than two
-    standard errors, and so is one that holds no weights; padding is skipped unless that is as clearly worse: most layers
-    have little of it.
+    standard errors, and one that holds no weights likewise. Padding is skipped unless that is as clearly worse: most
+    layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
