@@ -19,10 +19,10 @@ from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import Amount, Share, StrictModel
 
 _VERSION = 5
-_LATER_FIELDS = ("copies_windows", "holds_weights")
-"""Fields of tilings that are stored only if they are unusual: programs of before a field read what lacks it."""
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Row = tuple[_Number, ...]
+_LATER_FIELDS = ("copies_windows", "holds_weights")
+"""Fields of tilings that are stored only if they are unusual: programs of before a field read what lacks it."""
 
 
 class OtherVersion(ValueError):
