@@ -15,7 +15,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.errors import UsageError
 from harness.lut.table import Entry, Lut
-from harness.network.effort import products_of_read
+from harness.network.effort import HEADS, products_of_read
 from harness.network.network import PARTIAL_READS
 from harness.predictor.features.key_features import features_of
 from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Tensor, parse_key
@@ -83,8 +83,8 @@ def _is_partial(operator: KeyOperator, slot: int) -> bool:
 
 def _macs(operator: KeyOperator) -> int | None:
     """Return the multiply-adds of a product that has no features of its own; None if a size is not known."""
-    equation = operator.attributes.get("equation", "")
-    return products_of_read(operator.op, equation, [tensor.shape for tensor in operator.tensors])
+    attributes = operator.attributes | {name: operator.number(name, 0) for name in HEADS}
+    return products_of_read(operator.op, attributes, [tensor.shape for tensor in operator.tensors])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.network.key import attribute_value
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _EACH_NODE = 2 << 20
 """What any node takes to compile or to run, as multiply-adds that take as long."""
+_GROUPED = "GroupQueryAttention"
+HEADS = ("num_heads", "kv_num_heads")
+"""Attributes of a GroupQueryAttention."""
 Shape = tuple[int, ...]
 
 
@@ -27,14 +30,15 @@ def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[Te
     if ("MatMul" in op or "Gemm" in op) and read[0].shape:
         shape = read[0].shape
         return written.elements * shape[-2 if len(shape) > 1 and _value(attributes, "transA", 0) else -1]
-    equation = _value(attributes, "equation", "") if op == "Einsum" else ""
-    return products_of_read(op, equation, [one.shape for one in read]) or 0
+    named = {one.name: attribute_value(one) for one in attributes} if op in ("Einsum", _GROUPED) else {}
+    return products_of_read(op, named, [one.shape for one in read]) or 0
 
 
-def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> int | None:
+def products_of_read(op: str, attributes: Mapping[str, Any], shapes: Sequence[Shape | None]) -> int | None:
     """Return the multiply-adds of an operator from the shapes of its inputs; None if it has none, or a size is unknown.
 
-    `equation` is that of an Einsum of two operands; attention is counted with all positions.
+    `attributes` are at least those of an Einsum of two operands and of a GroupQueryAttention; attention is counted with
+    all new positions.
     """
     known = [shape for shape in shapes[:3] if shape is not None]
     if len(known) < len(shapes[:3]):
@@ -43,7 +47,10 @@ def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> 
         data, weights, recurrent = known
         return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
     if op == "Einsum" and len(known) == len(shapes) == 2:
-        return _of_einsum(equation, known)
+        return _of_einsum(attributes.get("equation", ""), known)
+    if op == _GROUPED and len(known) > 1 and len(known[0]) == 3 != len(known[1]):  # columns of one: heads of Q, K and V
+        queries, keys = (attributes.get(name, 0) for name in HEADS)
+        return 2 * math.prod(known[0]) * known[0][1] * queries // (queries + 2 * keys) if queries > 0 <= keys else None
     if op.endswith("Attention") and len(known) > 1 and min(map(len, known[:2])) > 1:
         return _of_attention(*known[:2])
     if op.endswith("Attention") and len(known) == 1 and len(known[0]) == 5:  # (batch, rows, heads, Q K V, size)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
 from onnx_models import model_of, network_of, node, run_plain
 
 from harness.network.assemble import assemble_network
@@ -61,6 +62,18 @@ def test_products_follow_from_the_sizes_that_a_node_reads(
     """Recurrence and attention count all their matrices; offsets and summands are no weights of a convolution."""
     types = [TensorType("float32", shape) for shape in read]
     assert products_of(op, (), types, TensorType("float32", written)) == products
+
+
+@pytest.mark.parametrize("past", [[], [(2, 2, 5, 8)] * 2])
+def test_grouped_attention_has_as_many_products_packed_as_in_three_inputs(past: list[tuple[int, ...]]) -> None:
+    """Queries, keys and values in the columns of one input have the products of three inputs."""
+    attributes = [helper.make_attribute(name, count) for name, count in (("num_heads", 4), ("kv_num_heads", 2))]
+    lengths, written = [(2,), ()], TensorType("float32", (2, 9, 32))
+    found = [
+        products_of("GroupQueryAttention", attributes, [TensorType("float32", shape) for shape in read], written)
+        for read in ([(2, 9, 64), *past, *lengths], [(2, 9, 32), (2, 9, 16), (2, 9, 16), *past, *lengths])
+    ]
+    assert found == [2 * (2 * 9 * 9 * 32)] * 2
 
 
 @given(PRODUCTS, st.lists(PRODUCTS, min_size=1, max_size=5))

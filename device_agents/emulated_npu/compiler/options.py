@@ -88,6 +88,11 @@ class Options:
     )
     dft_kernels: LevelChoice = option("auto", "Memory that holds the DFTs of the kernels.", TAKES_MEMORY)
 
+    @property
+    def single_layers(self) -> bool:
+        """Whether every layer is a chain of its own."""
+        return self.chains == "layers" or self.halo == "refetch" or self.fences
+
     def given(self, trait: str) -> tuple[str, ...]:
         """Return the flags of the options with this trait that differ from their defaults."""
         traits = {each.name: each.metadata["traits"] for each in fields(self)}

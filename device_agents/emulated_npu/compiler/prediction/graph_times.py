@@ -11,7 +11,11 @@ from device_agents.emulated_npu.compiler.ordering.order import order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption, other_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import (
+    compares_chains,
+    decide_by_each_assumption,
+    other_chains,
+)
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 
@@ -52,8 +56,10 @@ class GraphPredictor:
 
     def others(self, graph: Graph, chains: tuple[Decision, ...], place: int) -> Iterator[tuple[Decision, ...]]:
         """Yield other chains of a short graph, which differ at one place, as `other_chains` does."""
+        if not compares_chains(graph, self._options):
+            return
         externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        return other_chains(graph, self._machine, self._options, externals, chains, place)
+        yield from other_chains(graph, self._machine, self._options, externals, chains, place)
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
         """Yield chains; for a VFU with a separate queue, also those that are best if it shares that of the MFU."""

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks_on_npu import network_of
 from random_networks import machines_for, random_networks
+from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.timing.cost.command_cost import costs_of
+from device_agents.emulated_npu.unit_commands import Queue
 
 
 def _renamed(model: bytes, order: list[int]) -> bytes:
@@ -56,3 +65,20 @@ def test_numbers_do_not_come_again() -> None:
     assert known.number(most - 1) == known.number(most - 1)
     first = known.estimates("chain", lambda: ())
     assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
+
+
+@pytest.mark.parametrize(("kernel", "pooled", "tile"), [(2, False, (12, 12)), (3, True, None)])
+def test_tiles_have_their_own_times(kernel: int, *, pooled: bool, tile: tuple[int, int] | None) -> None:
+    """Predicted compute times are those of commands: edges read fewer inputs, parts of channels need more blocks."""
+    npu = replace(find_machine("ethos-u55-256"), nb_bytes=64 << 10, sb_bytes=64 << 10, halo_bytes=8 << 10)
+    weights = {"w": values((64, 16, kernel, 1))}
+    nodes = [node("Conv", "x w", "y", pads=[0, 0, kernel - 1, 0]), *[node("GlobalAveragePool", "y", "z")] * pooled]
+    model = network_of(nodes, {"x": values((1, 16, 24, 48))}, weights, [nodes[-1].output[0]]).model
+    compiled = compile_model(model, npu, Options(tile=tile))
+    graph, (decision,) = compiled.graph, compiled.decisions
+    externals = placeholders(graph, npu, choose_spaces(graph, npu))
+    for (plan,) in [choice.chains for choice in (decision.chosen, *decision.others)]:
+        commands = ChainWriter(plan, graph.values, npu, externals).commands()
+        computing_ps = sum(costs_of(npu).duration_ps(each) for each in commands if each.queue is Queue.CP)
+        assert ChainTimes(graph.values, npu, externals).timed(plan).times.cp_ps == computing_ps
+    assert any(plan.passes > 1 for choice in (decision.chosen, *decision.others) for plan in choice.chains)

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.ordering.order import order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.search.decisions import other_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, other_chains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import Machine, find_machine
@@ -65,3 +65,15 @@ def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
     assert {(3,), (1, 3)} <= ends
     chosen_ps = _formula_ps(compiled, chosen)
     assert all(chosen_ps <= _formula_ps(compiled, way) for way in others)
+
+
+def test_chains_also_end_one_layer_earlier_and_later() -> None:
+    """Two chains of two layers each are compared with one, with a first layer apart, and with the other two ends."""
+    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
+    model = network_of(nodes, {"t0": values((1, 8, 16, 16))}, {"w": values((8, 8, 3, 3))}, ["t4"]).model
+    machine = find_machine("edge")
+    graph = compile_model(model, machine).graph
+    externals = placeholders(graph, machine, choose_spaces(graph, machine))
+    chains = decide_chains(graph, machine, DEFAULT, externals, (2, 4), 0)
+    others = other_chains(graph, machine, DEFAULT, externals, chains, 0)
+    assert {tuple(each.end for each in way) for way in others} == {(4,), (1, 2, 4), (1, 4), (3, 4)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
@@ -116,10 +116,25 @@ class Planner:
 
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
-        best = [ChainOutline(0, 0, (0,))]
-        for end in range(1, len(self._graph.layers) + 1):
-            best.append(self._cheapest(end, best))
-        return best[-1]
+        return self._joined(range(len(self._graph.layers) + 1), 0)
+
+    def longer(self, ends: Sequence[int]) -> ChainOutline:
+        """Return chains with these ends, joined to chains of more than MAX_CHAIN layers as long as that is faster."""
+        found = self.outlined(ends)
+        while (longer := self._joined(found.ends, MAX_CHAIN)).cost_ps < found.cost_ps:
+            found = longer
+        return found
+
+    def _joined(self, ends: Sequence[int], beyond: int) -> ChainOutline:
+        """Return the fastest chains that end at some of these places; raises DoesNotFit.
+
+        Each is between two places that follow each other, or has more than `beyond` layers.
+        """
+        best = {0: ChainOutline(0, 0, (0,))}
+        for place, end in enumerate(ends[1:], 1):
+            starts = [ends[start] for start in self.starts(place) if start == place - 1 or end - ends[start] > beyond]
+            best[end] = self._cheapest(end, starts, best)
+        return best[ends[-1]]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:
         """Return the outline of chains with these ends within the memory of this planner; raises DoesNotFit."""
@@ -186,11 +201,11 @@ class Planner:
             why = f"{error.what}: {error.why}"
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
 
-    def _cheapest(self, end: int, best: Sequence[ChainOutline]) -> ChainOutline:
+    def _cheapest(self, end: int, starts: Sequence[int], best: Mapping[int, ChainOutline]) -> ChainOutline:
         """Return the fastest chains for the layers before `end`, from the fastest for every earlier end."""
         found: ChainOutline | None = None
         idle = 0
-        for start in self.starts(end):
+        for start in starts:
             if not self.is_chain(start, end):
                 continue
             estimate = self._estimated(start, end)
@@ -250,7 +265,7 @@ class Planner:
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""
-        if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
+        if self._options.single_layers:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 

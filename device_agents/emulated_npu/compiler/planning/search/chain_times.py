@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
-from device_agents.emulated_npu.compiler.graph.regions import size_of
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
+from device_agents.emulated_npu.compiler.graph.regions import is_windowed, read_interval, size_of
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
@@ -85,7 +86,7 @@ class ChainTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         fill_ps = drain_ps = 0
         totals_ps = dict.fromkeys(Queue, 0)
-        for tile, count in _representatives(plan.geometry):
+        for tile, count in _representatives(plan):
             filling = not any(tile)
             pass_ps = stored_ps = 0
             for step in writer.steps(tile):
@@ -136,29 +137,40 @@ class ChainTimes:
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
         """Return the time on each queue, and of the loads that the first computation needs.
 
-        It depends only on shapes, so that equal steps share it.
+        It depends only on shapes, so that equal steps share it. Channels may begin within a block of weights, and at
+        the edge of a map windows read less of it, which matters to a port of NB and to pixels side by side.
         """
         layer = step.layer
         weights = plan.weights.get(layer.index)
-        blocks = None
+        blocks: object = None
+        reading = self._machine.nb_port_bytes > 0
         if weights is not None:  # the first load and the number of loads decide the rest
             first = weights.loads[0]
-            blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together
-        key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), blocks)
+            channels = None if layer.weights is None else step.region[channel_axis(layer)]
+            blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together, channels
+            reading = reading or first.blocks[0].pixels > 1
+        spatial = range(2, len(step.region)) if reading and is_windowed(layer) else ()
+        read = tuple([size_of(read_interval(layer, 0, axis, step.region[axis])) for axis in spatial])
+        key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), read, blocks)
         known = self._computing.get(key)
         if known is None:
             known = self._computing[key] = self._times_ps(writer.counted(step))
         return known
 
 
-def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
-    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first."""
-    columns = []
+def _representatives(plan: ChainPlan) -> Iterator[tuple[Tile, int]]:
+    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first.
+
+    Parts of the channels of a convolution differ in how many blocks of weights they need.
+    """
+    geometry, columns = plan.geometry, []
+    weighted = [layer for layer in plan.layers if layer.index in plan.weights]
     for place, count in enumerate(geometry.counts):
         groups: dict[object, list[int]] = {}
+        parted = any(geometry.output_axis(layer, place) == channel_axis(layer) for layer in weighted)
         sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
         for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
-            groups.setdefault((tile == 0, shape), []).append(tile)
+            groups.setdefault((tile if parted else tile == 0, shape), []).append(tile)
         columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
     for combination in itertools.product(*columns):
         yield tuple(first for first, _ in combination), math.prod(number for _, number in combination)

@@ -22,8 +22,8 @@ _SHORT = 24
 """Layers of a graph that is tried as one chain."""
 _FEW_LAYERS = 16
 """Layers of a graph whose chains are compared with others."""
-_CLOSE = 1.1
-"""How much longer other chains may be estimated to take."""
+_CLOSE, _CLOSER = 1.1, 1.03
+"""How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
@@ -41,7 +41,7 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    A short graph is also tried as one chain: the search ends before it gets there.
+    Chains in one pass each are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -53,33 +53,45 @@ def decide_by_each_assumption(
 
 
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
-    yield from _decided(planner, range(len(ASSUMPTIONS)), options)
+    found = _decided(planner, range(len(ASSUMPTIONS)), options)
+    yield from found
+    if all(plan.passes == 1 for decision in found[_DOUBTING] for plan in decision.chains):
+        with contextlib.suppress(DoesNotFit):
+            ends = planner.longer((0, *(decision.end for decision in found[_DOUBTING]))).ends
+            yield tuple([planner.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
 
+def compares_chains(graph: Graph, options: Options) -> bool:
+    """Return whether `other_chains` of a graph are worth a comparison: it is short, and the options fix no chains."""
+    return 1 < len(graph.layers) <= _FEW_LAYERS and options.chains == "auto" and not options.single_layers
+
+
 def other_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a short graph with the one at a place joined to the next, and with its first layer apart.
+    """Yield chains of a graph in which the one at a place is joined to the next, ends elsewhere, or is cut in two.
 
-    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out, and so are all
-    where the options fix where chains end.
+    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
-    count = len(graph.layers)
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
-    if count > _FEW_LAYERS or options.chains != "auto" or len(planner.starts(count)) == 1:
-        return
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
-    start = decisions[place].start
-    for old, ends in ((decisions[place : place + 2], set[int]()), (decisions[place : place + 1], {start + 1})):
-        chains = list(itertools.pairwise(sorted({start, *ends, old[-1].end})))
-        if len(chains) == len(old):
+    pair = decisions[place : place + 2]
+    start, end, last = pair[0].start, pair[0].end, pair[-1].end
+    ways: list[tuple[Sequence[Decision], tuple[int, ...], float]] = [
+        (pair, (start, last), _CLOSE),
+        (pair[:1], (start, start + 1, end), _CLOSE),
+    ]
+    ways += [(pair, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
+    for old, ends, close in ways:
+        chains = list(itertools.pairwise(ends))
+        if any(low >= high for low, high in chains) or chains == [(each.start, each.end) for each in old]:
             continue
         estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
-        most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
+        most_ps = close * sum(each.chosen.predicted_ps for each in old)
         if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
             with contextlib.suppress(DoesNotFit):
                 new = (within.decide(*chain) for chain in chains)
