@@ -6,7 +6,6 @@ occurs in the network. So the terms of layers hold counts, and `ErrorSources` th
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -108,13 +107,14 @@ class ErrorSources:
         if self._entries:
             at = np.array([*self._entries.values()])
             found[np.ix_(at, at)] = self._of_entries(np.array([*self._entries]))
-        by_operator: dict[str, Floats] = defaultdict(lambda: np.zeros(self._number))
+        shared: dict[str, Floats] = defaultdict(lambda: np.zeros(self._number))
         for layer, at_layer in self._predicted.items():
             prediction = self._predictions[layer]
             stderr_s = stderr_of_sum([layer], [prediction])
             found[at_layer, at_layer] = (1.0 - prediction.shared) * stderr_s**2
-            by_operator[prediction.operator][at_layer] = math.sqrt(prediction.shared) * stderr_s
-        for shared_s in by_operator.values():
+            for name, root in prediction.shared_parts:
+                shared[name][at_layer] = root * stderr_s
+        for shared_s in shared.values():
             found += np.outer(shared_s, shared_s)
         return found
 

@@ -6,6 +6,8 @@ layers, and has a launch time that follows from its smallest ones; no layer is m
 channels are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that mostly read
 weights. Both limits never shrink if a size of a layer grows.
 
+A layer below resolution shows what it takes at most, and so a rate that is reached at least.
+
 An operator *moves nothing* if its layers together take significantly less than half the time of their bytes at the
 fastest rate of all others: a device may write the parts of a Concat directly to their places in the result. Its layers
 are not used to find rates, and if there are enough of them they have no lower limit.
@@ -98,17 +100,19 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     if sure.sum() < _FEWEST:
         sure = np.ones(len(arrays), dtype=bool)
     idle = _idle(arrays, latency_s, noise)
-    moving = sure & np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
-    moving = moving if moving.any() else sure
+    moves = np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
+    moving = sure & moves if (sure & moves).any() else sure
+    shown = moves if moves.any() else sure
+    longest_s = np.where(sure, latency_s, latency_s * (1.0 + _SURE_SIGMAS * noise))
     families = np.array(_families(arrays))
     rates = {
-        str(family): float(np.min(latency_s[own] / arrays.macs[own]))
+        str(family): float(np.min(longest_s[own] / arrays.macs[own]))
         for family in np.unique(families)
-        for own in [moving & (families == family)]
+        for own in [shown & (families == family)]
         if own.any()
     }
     found = Bounds(
-        float(np.min(latency_s[moving] / arrays.moved_bytes[moving])),
+        float(np.min(longest_s[shown] / arrays.moved_bytes[shown])),
         _slow_weight_s(arrays, latency_s, moving),
         rates,
         float(np.min(latency_s[moving])),

@@ -17,7 +17,7 @@ from harness.predictor.stored_parameters import OtherVersion
 from harness.predictor.stored_trees import read_predictor
 from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import Coverage, operator_index
-from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
+from harness.predictor.uncertainty.network_errors import ALL_ALIKE, LayerPrediction, share_of
 
 _BUILD_AGAIN = "Build the table again from its journal: harness lut build --device NAME"
 _OTHER_VERSION = "The predictor of this table is of another version of harness"
@@ -88,8 +88,10 @@ class Predictor:
         classes = [Coverage.OUTSIDE if is_moved else place for is_moved, place in zip(moved, classes, strict=True)]
         half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
         bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
+        common = known.shares.get(ALL_ALIKE, 0.0)
+        shares = {operator: max(common, share_of(known.shares, operator)) for operator in set(arrays.operators)}
         return tuple(
-            LayerPrediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
+            LayerPrediction(latency_s, low_s, high_s, place, operator, shares[operator], common)
             for (latency_s, low_s, high_s), place, operator in zip(
                 bounds.T.tolist(), classes, arrays.operators, strict=True
             )

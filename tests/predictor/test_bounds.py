@@ -57,6 +57,21 @@ def test_limits_of_a_view_do_not_depend_on_the_fastest_copy() -> None:
     assert found.of(layer_arrays([view]))[0].tolist() == [0.0]
 
 
+def test_layers_below_resolution_show_that_they_are_fast() -> None:
+    """Where most operators take less time than can be measured, a large layer of any of them may be as fast."""
+    names = [f"move/map/simple/{name}" for name in ("Add", "Relu", "Mul", "Sub")]
+    maps = [
+        channelwise(name, batch=1, channels=256, in_size=(edge, edge), out_size=(edge, edge))
+        for name in names
+        for edge in (30, 40, 50)
+    ]
+    arrays = layer_arrays([*LAYERS, *maps])
+    times, noise = np.append(LATENCIES, np.full(len(maps), 1e-8)), np.append(0 * LATENCIES, np.full(len(maps), 10.0))
+    low, _ = bounds_of(arrays, times, noise).of(layer_arrays(maps))
+    plain, _ = bounds_of(layer_arrays(LAYERS), LATENCIES, 0 * LATENCIES).of(layer_arrays(maps))
+    assert (low <= tiled_machine.LAUNCH_S).all() and (plain > 1.2 * tiled_machine.LAUNCH_S).any()
+
+
 def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
     """A product with forty times as many weights as any learnt one may take as long as these at their rate."""
     weight_s, mac_s = 6e-11, 1e-12

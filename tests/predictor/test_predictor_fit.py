@@ -119,13 +119,14 @@ def test_files_that_are_no_predictor_are_refused(content: bytes) -> None:
         Predictor(content)
 
 
-def test_a_tiling_as_before_a_field_is_stored_as_before(machine: Predictor) -> None:
-    """A predictor whose device copies windows is stored without this field, and another one with it."""
+@pytest.mark.parametrize(("field", "usual"), [("copies_windows", True), ("holds_weights", False)])
+def test_a_tiling_as_before_a_field_is_stored_as_before(machine: Predictor, field: str, usual: bool) -> None:
+    """A predictor is stored without a newer field of tilings whose value is the usual one, and with any other value."""
     parameters = parameters_from(machine.content.partition(b"\n")[0].decode())
-    for copies in (True, False):
-        tiling = replace(parameters.roofline.tiling, copies_windows=copies)
+    for value in (True, False):
+        tiling = replace(parameters.roofline.tiling, **{field: value})
         text = text_of(replace(parameters, roofline=replace(parameters.roofline, tiling=tiling)))
-        assert ("copies_windows" in text) is not copies
+        assert (field in text) is (value is not usual)
         assert parameters_from(text).roofline.tiling == tiling
 
 

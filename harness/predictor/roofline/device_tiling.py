@@ -81,6 +81,7 @@ class DeviceTiling:
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
+    holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
     units: Size
@@ -91,6 +92,7 @@ class DeviceTiling:
     product_share: Share = 1.0
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
+    holds_weights: bool = False
 
     @property
     def streams(self) -> bool:
@@ -107,19 +109,26 @@ class DeviceTiling:
         return replace(found, moved_bytes=found.moved_bytes + again)
 
     def waves(self, arrays: LayerArrays) -> Floats:
-        """Return how often all units are filled, (layers, tiles)."""
+        """Return how often all units are filled, (layers, tiles); with folds, of which each streams all pixels."""
         waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
         shares = np.stack(waves, axis=1) * _whole_vectors(arrays)[:, None]
+        if self.holds_weights:
+            folds = shares / arrays.rows[:, None] * self._depth_steps(arrays)[:, None]
+            return np.where(arrays.channelwise[:, None], shares, folds)
         return np.where(arrays.channelwise[:, None], shares, np.ceil(shares))
 
     def turns(self, arrays: LayerArrays) -> Floats:
-        """Return the depth steps of one tile, (layers,)."""
+        """Return the depth steps of one tile, or the pixels that a fold streams, (layers,)."""
         on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
+        own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
+        steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
+        return np.where(arrays.channelwise, own / self.depth, steps * on_map)
+
+    def _depth_steps(self, arrays: LayerArrays) -> Floats:
         channels = arrays.group_channels
         few = (channels < self.channels) & self.streams
         padded = arrays.taps * np.where(few, channels, np.ceil(channels / self.channels) * self.channels)
-        own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
-        return np.where(arrays.channelwise, own / self.depth, np.ceil(padded / self.depth) * on_map)
+        return np.asarray(np.ceil(padded / self.depth))
 
     def padded_work(self, arrays: LayerArrays) -> Floats:
         """Return the logarithm of work done, padding included, over useful work, (layers, tiles)."""

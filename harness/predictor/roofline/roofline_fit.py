@@ -27,10 +27,13 @@ _FINER = 2.0
 _PULL_OVERLAP = 0.02
 _USUAL_OVERLAP = 0.5
 _FASTEST, _SLOWEST = 0.95, 0.05
+_FOLD = 0.25
+_OTHER_UNIT = 2.0
+"""A logarithm: an operator whose fastest layer is further off what products would take runs on another unit."""
 ITERATIONS = 150
 _UNSURE = 1.0
 """The noise above which a layer shows no rate."""
-_MEMORY = 1
+_KERNEL, _MEMORY = 0, 1
 
 
 def fit_roofline(
@@ -47,7 +50,7 @@ def fit_roofline(
     layers_of = csr_array(members.T)
     inputs = LayerQuantities.of(tiling, arrays)
     sure = np.ones(len(arrays), dtype=bool) if noise is None or noise.min() > _UNSURE else noise <= _UNSURE
-    first_tiles, first_table = _start(inputs, arrays, names, latency_s, sure)
+    first_tiles, first_table = _start(inputs, arrays, tiling, names, latency_s, sure)
     split = first_tiles.size
     pulls = [_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])]
     pull, pull_tiles, pull_overlap = (
@@ -117,24 +120,40 @@ def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
 
 
 def _start(
-    inputs: LayerQuantities, arrays: LayerArrays, names: Sequence[str], latency_s: Floats, sure: Mask
+    inputs: LayerQuantities,
+    arrays: LayerArrays,
+    tiling: DeviceTiling,
+    names: Sequence[str],
+    latency_s: Floats,
+    sure: Mask,
 ) -> tuple[Floats, Floats]:
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
-    would at first take longer than the layers, and the fit would then explain all time by bytes.
+    would at first take longer than the layers, and the fit would then explain all time by bytes. The waves of an array
+    that holds its weights are long, and only products show its rate: layers that compute each channel separately, and
+    some operators, run on another unit that is far faster or slower.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
-    mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[sure], _FASTEST))
+    products = sure & ~arrays.channelwise
+    products = products if tiling.holds_weights and products.any() else sure
+    mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[products], _FASTEST))
     byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
-    waves = inputs.waves[:, sure] if inputs.turn_macs.size == 1 else np.ones((inputs.turn_macs.size, 1))
-    start = np.log(np.quantile(latency_s[sure] / waves, _SLOWEST, axis=1) / 4.0)
+    waves = inputs.waves[:, products] if inputs.turn_macs.size == 1 else np.ones((inputs.turn_macs.size, 1))
+    wave_s = np.quantile(latency_s[products] / waves, _FOLD if tiling.holds_weights else _SLOWEST, axis=1) / 4.0
+    constants = np.log(np.concatenate([wave_s, inputs.turn_macs * mac_s]))
     table = np.zeros((len(names), SIDES))
     table[0] = [0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
         own = index_of(arrays, name)
         table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
-    return np.concatenate([start, np.log(inputs.turn_macs * mac_s)]), table
+    if not tiling.holds_weights:
+        return constants, table
+    slower = np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP).kernel
+    for name in sorted(set(arrays.operators)):
+        least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
+        table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _OTHER_UNIT, 0.0)
+    return constants, table

@@ -25,6 +25,7 @@ _REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
 _ITERATIONS, _STRICT_ITERATIONS = 25, 60
 _LEAST_SHARE = 0.005
 _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
+_HELD = (8, 16, 32, 64, 128, 256)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
@@ -43,7 +44,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
     part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
     predicts the same. A tiling that processes one pixel at a time is taken unless tiles are better by more than two
-    standard errors, and padding is skipped unless that is as clearly worse: most layers have little of it.
+    standard errors, and one that holds no weights likewise. Padding is skipped unless that is as clearly worse: most
+    layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -60,7 +62,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
         best = strict.best([replace(best, units=units) for units in near if units >= 1])
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
-    best = final.usual(final.best(_streamed()), judge.pruned(replace(best, tiles=ALL_TILES)))
+    streamed = final.usual(final.best(_streamed()), final.best(_held()))
+    best = final.usual(streamed, judge.pruned(replace(best, tiles=ALL_TILES)))
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = final.usual(replace(best, skips_padding=True), best)
     return with_moved_bytes(best, arrays, latency_s, order, noise)
@@ -92,6 +95,11 @@ def _streamed() -> list[DeviceTiling]:
     """Return tilings of one unit that processes one pixel at a time: vector units and systolic arrays."""
     sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
     return [DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
+
+
+def _held() -> list[DeviceTiling]:
+    """Return tilings of square arrays that hold their weights."""
+    return [DeviceTiling(1, size, 1, ((1, size, 1),), holds_weights=True) for size in _HELD]
 
 
 class _Judge:

@@ -2,7 +2,8 @@
 
 A predictor that is wrong about one layer of a network is wrong about the next of the same operator for the same
 reason: a size it never saw, a fused activation, a layout. Adding such errors as if they were independent makes the
-interval of a network far too narrow.
+interval of a network far too narrow. What a device does between layers, such as moving maps that its buffers do not
+hold, is wrong in all layers of a network alike, whatever their operators.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _WIDEST = 1.0
 _PRODUCTS = "mac/"
 PRODUCT_SHARE, UNKNOWN_SHARE = 0.2, 0.33
 """Shares for products and for all operators where no network was held out: those of networks on a processor."""
+ALL_ALIKE = "all alike"
+"""Stands for what layers of different operators share."""
+_FURTHER_NETWORKS, _FURTHER_SHARE = 2, 0.5
+"""Few networks hardly show how much their layers share: further ones count in which layers share this much."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class LayerPrediction:
     """A latency, the interval that holds it with probability `intervals.LEVEL`, and its coverage.
 
     `operator` is the class that was learnt together; `shared` is the share of the error's variance that all layers of
-    that class in one network have in common.
+    that class in one network have in common. `common` is the part of it that layers of all classes have in common.
     """
 
     latency_s: float
@@ -40,6 +45,12 @@ class LayerPrediction:
     coverage: Coverage
     operator: str
     shared: float
+    common: float = 0.0
+
+    @property
+    def shared_parts(self) -> tuple[tuple[str, float], ...]:
+        """What shares an error with this layer, and the roots of the shares of the variance."""
+        return (self.operator, math.sqrt(self.shared - self.common)), (ALL_ALIKE, math.sqrt(self.common))
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,10 @@ class NetworkResiduals:
 
 
 def shares_of(held_out: NetworkResiduals) -> dict[str, float]:
-    """Return the correlation of errors within a network by operator, from 0 to 1; `ANY` pools all operators."""
+    """Return the correlation of errors within a network by operator, from 0 to 1; `ANY` pools all operators.
+
+    `ALL_ALIKE` is that of different operators.
+    """
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for operator, source, score in zip(held_out.operators, held_out.sources, held_out.scores.tolist(), strict=True):
         groups[operator, source].append(score)
@@ -60,7 +74,26 @@ def shares_of(held_out: NetworkResiduals) -> dict[str, float]:
     for (operator, _), scores in groups.items():
         by_operator[operator].append(scores)
         by_operator[ANY].append(scores)
-    return {operator: _correlation(parts) for operator, parts in by_operator.items() if _pairs(parts) >= _FEWEST_PAIRS}
+    found = {operator: _correlation(parts) for operator, parts in by_operator.items() if _pairs(parts) >= _FEWEST_PAIRS}
+    return found | {ALL_ALIKE: _common(groups)} if groups else found
+
+
+def _common(groups: Mapping[tuple[str, str], Sequence[float]]) -> float:
+    """Return the mean product of two scores of a network's different operators over the mean square."""
+    by_network: dict[str, list[Sequence[float]]] = defaultdict(list)
+    for (_, network), scores in groups.items():
+        by_network[network].append(scores)
+    products, pairs, squares, count = 0.0, 0, 0.0, 0
+    several = [parts for parts in by_network.values() if len(parts) > 1]
+    for parts in several:
+        sums, sizes = np.array([sum(part) for part in parts]), np.array([len(part) for part in parts])
+        products += float(sums.sum() ** 2 - sums @ sums)
+        pairs += int(sizes.sum() ** 2 - sizes @ sizes)
+        squares += sum(float(np.square(part).sum()) for part in parts)
+        count += int(sizes.sum())
+    measured = float(np.clip(products / pairs / (squares / count), 0.0, 1.0)) if squares else 0.0
+    networks = len(several) + _FURTHER_NETWORKS
+    return (len(several) * measured + _FURTHER_NETWORKS * _FURTHER_SHARE) / networks
 
 
 def _pairs(groups: Sequence[Sequence[float]]) -> int:
@@ -85,14 +118,16 @@ def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[LayerPr
     """Return the standard error in seconds of the sum of predictions for the layers of one network.
 
     A repeated layer has the same error each time; different layers of an operator share `LayerPrediction.shared` of
-    their variance. An interval wider than a factor of e on either side counts as that.
+    their variance, and all layers `LayerPrediction.common` of it. An interval wider than a factor of e on either side
+    counts as that.
     """
     counts = Counter(layers)
     shared_s: dict[str, float] = defaultdict(float)
     own = 0.0
     for layer, found in dict(zip(layers, predictions, strict=True)).items():
         total_s = counts[layer] * _stderr_s(found)
-        shared_s[found.operator] += math.sqrt(found.shared) * total_s
+        for name, root in found.shared_parts:
+            shared_s[name] += root * total_s
         own += (1.0 - found.shared) * total_s**2
     return math.sqrt(own + sum(value**2 for value in shared_s.values()))
 

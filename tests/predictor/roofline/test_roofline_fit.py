@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from harness.predictor.features.layer_features import LayerFeatures, channelwise
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
-from harness.predictor.roofline.tiling_search import with_moved_bytes
+from harness.predictor.roofline.tiling_search import find_tiling, with_moved_bytes
 
 EXACT = tiled_machine.TILING
 
@@ -38,6 +39,26 @@ def test_waves_by_hand() -> None:
     assert DeviceTiling(4, 16, 1).turns(arrays).tolist() == [3.0]
     assert DeviceTiling(4, 16, 32).turns(arrays).tolist() == [4.0]  # 33 padded to 64
     assert DeviceTiling(1, 16, 64, ((1, 16, 1),)).turns(arrays).tolist() == [3.0]  # vector units do not pad fewer
+    held = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
+    assert held.waves(arrays).tolist() == [[6.0]]  # 2 x 3 folds of 32 x 32 weights
+    assert held.turns(arrays).tolist() == [130.0]  # pixels that each fold streams
+
+
+def test_an_array_that_holds_weights_is_found() -> None:
+    """Layers of an array of 32 x 32 held weights show it, beside a vector unit that takes next to no time."""
+
+    def latency_s(layer: LayerFeatures) -> float:
+        folds = layer.groups * math.ceil(layer.in_channels // layer.groups * layer.taps / 32)
+        folds *= math.ceil(layer.columns / 32)
+        return 1e-9 + (layer.macs * 1e-15 if layer.is_channelwise else folds * (94 + layer.rows) * 1e-9)
+
+    learnt, asked = (tiled_machine.random_layers(160, seed=seed) for seed in (1, 2))
+    arrays, known_s = layer_arrays(learnt), np.array([latency_s(layer) for layer in learnt])
+    tiling = find_tiling(arrays, known_s, 0)
+    assert tiling == DeviceTiling(1, 32, tiling.channels, ((1, 32, 1),), tiling.skips_padding, holds_weights=True)
+    products = [layer for layer in asked if not layer.is_channelwise]
+    found = fit_roofline(arrays, known_s, tiling).terms(layer_arrays(products)).latency
+    assert np.median(np.abs(found - np.log([latency_s(layer) for layer in products]))) < 0.02
 
 
 def test_products_that_are_added_up_by_hand() -> None:

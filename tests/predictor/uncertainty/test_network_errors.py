@@ -11,6 +11,7 @@ from harness.predictor.features.layer_features import matrix_product
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
 from harness.predictor.uncertainty.network_errors import (
+    ALL_ALIKE,
     PRODUCT_SHARE,
     UNKNOWN_SHARE,
     LayerPrediction,
@@ -42,12 +43,31 @@ def test_shares_are_found(shared: float) -> None:
 
 
 def test_few_pairs_give_no_share() -> None:
-    """An operator with few pairs has the share of all operators, or else counts as fully shared."""
+    """An operator with few pairs has the share of all operators, or else that of a processor."""
     found = shares_of(scores(0.5, networks=3, layers=2))
-    assert found == {}
+    assert found == {ALL_ALIKE: 0.5}  # one operator shows nothing of others
     assert share_of(found, "Conv") == UNKNOWN_SHARE
     assert share_of(found, "mac/conv/dense") == PRODUCT_SHARE
     assert share_of({ANY: 0.25}, "Conv") == 0.25
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.3, 0.8])
+def test_what_different_operators_share_is_found(shared: float) -> None:
+    """The share common to layers of different operators is found within 0.1, and is large where networks are few."""
+
+    def found(networks: int) -> float:
+        residuals = scores(shared, networks, layers=8)
+        return shares_of(replace(residuals, operators=("Conv", "Add") * (networks * 4)))[ALL_ALIKE]
+
+    assert found(networks=200) == pytest.approx(shared, abs=0.1)
+    assert found(networks=2) >= 0.25
+
+
+def test_a_common_error_of_all_operators_adds_up_by_hand() -> None:
+    """Layers of four operators with errors of 10 % sum to 40 % if all share them, and to 20 % if only operators do."""
+    for common, whole in ((1.0, 0.4), (0.0, 0.2), (0.25, np.sqrt(0.75 * 0.04 + 0.25 * 0.16))):
+        others = [replace(ONE, operator=name, shared=1.0, common=common) for name in "abcd"]
+        assert stderr_of_sum(LAYERS, others) == pytest.approx(whole)
 
 
 def test_sums_by_hand() -> None:
