@@ -18,15 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import (
-    Backend,
-    HasOracle,
-    LoadsSideBySide,
-    PreparesProbes,
-    Refused,
-    ReportsLoading,
-    create,
-)
+from device_agents.backends import Backend, HasOracle, LoadsSideBySide, PreparesProbes, Refused, ReportsLoading, create
 from device_agents.child_processes import end_with_parent
 from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.resource_errors import disk_error, is_out_of_memory

@@ -120,11 +120,7 @@ def measure_kinds(
 def _profile(device: str, names: Sequence[str], kind: AuxiliaryKind, workspace: Workspace) -> None:
     patiently(
         lambda: profile(
-            references(names),
-            device=device,
-            workspace=workspace,
-            policy=RepeatPolicy(),
-            auxiliary=kind.value,
+            references(names), device=device, workspace=workspace, policy=RepeatPolicy(), auxiliary=kind.value
         )
     )
 

@@ -97,13 +97,7 @@ def measure_device(device: str, models: Sequence[str], workspace: Workspace, thr
     say(f"{device}: validating")
     validation = patiently(
         lambda: validate(
-            models,
-            device=device,
-            lut=table.path,
-            workspace=workspace,
-            naive=True,
-            layers=True,
-            threads=threads,
+            models, device=device, lut=table.path, workspace=workspace, naive=True, layers=True, threads=threads
         )
     )
     return Measured(profiled, table, validation, others, predicted)

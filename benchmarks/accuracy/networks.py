@@ -147,12 +147,7 @@ def runtime_text(measured: Measured) -> str:
         for network in measured.networks
     ]
     beyond = percent(measured.validation.mape_beyond_floor)
-    last = (
-        beyond,
-        percent(oracle.time_weighted_error),
-        percent(oracle.repeatability),
-        percent(oracle.mean_error_long),
-    )
+    last = (beyond, percent(oracle.time_weighted_error), percent(oracle.repeatability), percent(oracle.mean_error_long))
     overhead = measured.table.overhead
     fitted = ", ".join(
         f"{letter} = {coefficient.value * scale:.3g} {unit} [{coefficient.low * scale:.3g}, "

@@ -25,8 +25,7 @@ _NAMED = 5
 @spread
 def report(
     models: Annotated[
-        list[str] | None,
-        arguments.models_argument(" Default: those of the last validation, or else of the table."),
+        list[str] | None, arguments.models_argument(" Default: those of the last validation, or else of the table.")
     ] = None,
     *,
     choice: arguments.TableChoice,

@@ -248,10 +248,7 @@ def tflite_file(tensors: Sequence[Tensor], operators: Sequence[Operator], inputs
             0: ("UOffsetTRelative", _offsets(builder, written)),
             1: ("UOffsetTRelative", _ints(builder, inputs)),
             2: ("UOffsetTRelative", _ints(builder, outputs)),
-            3: (
-                "UOffsetTRelative",
-                _offsets(builder, calls),
-            ),
+            3: ("UOffsetTRelative", _offsets(builder, calls)),
             4: ("UOffsetTRelative", builder.CreateString("main")),
         },
     )

@@ -91,9 +91,7 @@ MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL.onnx",
-        help="An ONNX file, or builtin:NAME (builtin:resnet50, …).",
-        autocompletion=complete_model,
+        metavar="MODEL.onnx", help="An ONNX file, or builtin:NAME (builtin:resnet50, …).", autocompletion=complete_model
     ),
 ]
 ModelOrProgram = Annotated[
