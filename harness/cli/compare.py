@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_line
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.errors import CoverageError, LutNotFound
