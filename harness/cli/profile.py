@@ -60,7 +60,7 @@ Target = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")]
-DryRun = Annotated[
+DryRunFlag = Annotated[
     bool,
     typer.Option(
         "--dry-run", help="Read from the device how it fuses operators, print the plan and its time; measure nothing."
@@ -90,7 +90,7 @@ def profile(
     count: Count = None,
     target: Target = None,
     seed: Seed = 0,
-    dry_run: DryRun = False,
+    dry_run: DryRunFlag = False,
     fresh: Fresh = False,
     wait: arguments.Wait = None,
     *,
