@@ -29,6 +29,7 @@ from benchmarks.generated_page import ROOT, machine
 from benchmarks.reliability.fleet import measure_fleet
 from benchmarks.reliability.golden import measure_golden_checks
 from benchmarks.reliability.kills import measure_kills
+from benchmarks.reliability.nights import measure_nights
 from benchmarks.reliability.page import PAGE, RESULTS, check_page, write_page
 from harness.fleet.local_engine import DEFAULT_WIDTH
 
@@ -100,12 +101,7 @@ def faults_part(run: Run) -> Any:
 
 def nights_part(run: Run) -> Any:
     """Simulate nights, unchanged and with one slower layer."""
-    output = run.folder.absolute() / "nights.json"
-    command = [sys.executable, "-m", "benchmarks.reliability.nights"]
-    command += ["--nights", str(run.sizes.nights), "--seed", str(run.seed), "--output", str(output)]
-    command += ["--networks", *run.sizes.networks] if run.sizes.networks else []
-    subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-    return json.loads(output.read_text(encoding="utf-8"))
+    return measure_nights(run.sizes.nights, run.sizes.networks, run.seed)
 
 
 def fuzz_part(run: Run) -> Any:
