@@ -1,4 +1,4 @@
-"""Part of docs/accuracy.md about known layers in unknown neighbourhoods: mixes of built-in networks on npu01."""
+"""Part of docs/accuracy.md about known layers in unknown neighbourhoods: random mixes of built-in networks on npu01."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.accuracy.devices import Errors, Run, patiently, references
+from benchmarks.accuracy.devices import Errors, Run, patiently, references, truth_of
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
 from benchmarks.parts import say
@@ -18,12 +18,10 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, Truth, open_session
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
-from harness.measure.device_requests import load_request
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.layers import cut
 from harness.network.network import Network, Node
 from harness.network.network_list import load_networks
-from harness.probe.probe import network_probe
 
 MIXED = (
     ("resnet50", "inception_v2", "vgg19", "densenet121"),
@@ -88,18 +86,10 @@ def _errors(session: AgentSession, lut: Lut, names: Sequence[str], draws: int) -
     networks = load_networks(references(names))
     found = []
     for mix in mixes(networks, lut.rules, known, draws, SEED):
-        truth = _truth(session, mix)
+        truth = truth_of(session, mix)
         estimates = estimate_network(mix, lut), estimate_network(mix, plain)
         found.append(_compare(mix, truth, *estimates))
     return found
-
-
-def _truth(session: AgentSession, mix: Network) -> Truth:
-    probe = network_probe(mix)
-    session.put(load_request(probe))
-    truth = session.oracle(probe.id)
-    session.drop([probe.id])
-    return truth
 
 
 def _compare(mix: Network, truth: Truth, found: NetworkEstimate, plain: NetworkEstimate) -> _Mix:

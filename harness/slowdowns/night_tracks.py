@@ -1,4 +1,4 @@
-"""Subjects that are watched on several nights: the deviations of each from a reference, with their errors."""
+"""Subjects that are watched on several nights: the deviations of each from a reference, and their scatter."""
 
 from __future__ import annotations
 
