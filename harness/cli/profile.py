@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,34 +31,6 @@ if TYPE_CHECKING:
     from harness.workspace import Workspace
 
 Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
-Runs = Annotated[
-    str, typer.Option("--runs", metavar="N|auto", help="Samples per probe, or auto: until the interval is within 1 %.")
-]
-SpaceFile = Annotated[
-    str | None,
-    typer.Option(
-        "--space",
-        metavar="FILE.toml",
-        help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks.",
-    ),
-]
-Count = Annotated[
-    int | None,
-    typer.Option(
-        "--count", metavar="N", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."
-    ),
-]
-Target = Annotated[
-    float | None,
-    typer.Option(
-        "--target",
-        metavar="PERCENT",
-        min=0.0,
-        max=100.0,
-        help="Stop when layers of a space are predicted, before they are measured, within this percentage in the median"
-        f" (default {100 * SPACE_TARGET:g}).",
-    ),
-]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")]
 DryRunFlag = Annotated[
     bool,
@@ -75,6 +47,67 @@ _STOPPED = {
 }
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How long probes and campaigns are measured."""
+
+    runs: Annotated[
+        str, typer.Option(metavar="N|auto", help="Samples per probe, or auto: until the interval is within 1 %.")
+    ] = "auto"
+    budget: arguments.Budget = None
+    time_limit: arguments.TimeLimit = None
+
+    def policy(self) -> RepeatPolicy:
+        """Return when probes have enough samples; raises UsageError."""
+        from harness.measure.policy import RepeatPolicy
+
+        return RepeatPolicy(
+            runs=arguments.parse_runs(self.runs),
+            budget_s=arguments.parse_budget(self.budget),
+            wall_s=arguments.parse_budget(self.time_limit, "--time-limit"),
+        )
+
+
+@dataclass(frozen=True)
+class SpaceOptions:
+    """A space of layers, and when enough of them are measured."""
+
+    space: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks.",
+        ),
+    ] = None
+    count: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."
+        ),
+    ] = None
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            min=0.0,
+            max=100.0,
+            help="Stop when layers of a space are predicted, before they are measured, within this percentage in the"
+            f" median (default {100 * SPACE_TARGET:g}).",
+        ),
+    ] = None
+
+    def request(self, reference: str | None) -> SpaceRequest | None:
+        """Return what to measure of a space, None without one; raises UsageError."""
+        if reference is None:
+            if self.count is not None or self.target is not None:
+                raise UsageError("--count and --target only apply with --space", next_step="Omit them, or the networks")
+            return None
+        from harness.measure.request import SpaceRequest
+
+        target_share = SPACE_TARGET if self.target is None else self.target / 100
+        return SpaceRequest(reference, SPACE_COUNT if self.count is None else self.count, target_share)
+
+
 # Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
@@ -83,17 +116,13 @@ def profile(
     group: arguments.Groups = None,
     everything: arguments.Everything = False,
     aux: Auxiliary = "auto",
-    runs: Runs = "auto",
-    budget: arguments.Budget = None,
-    time_limit: arguments.TimeLimit = None,
-    space: SpaceFile = None,
-    count: Count = None,
-    target: Target = None,
+    *,
+    effort: Effort,
+    layers: SpaceOptions,
     seed: Seed = 0,
     dry_run: DryRunFlag = False,
     fresh: Fresh = False,
     wait: arguments.Wait = None,
-    *,
     reading: arguments.Reading,
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -111,12 +140,12 @@ def profile(
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait)
-    policy = _policy(runs, budget, time_limit)
+    policy, space = effort.policy(), layers.space
     if space is None and models and len(models) == 1 and _is_space(models[0]):
         space, models = models[0], None
     if space is not None or not models:
         _check_space(models or (), reading, dry_run)
-    chosen = _space(space if models else space or DEFAULT_SPACE, count, target)
+    chosen = layers.request(space if models else space or DEFAULT_SPACE)
 
     from harness.device.inventory import load_inventory
     from harness.fleet.device_selection import select
@@ -151,16 +180,6 @@ def _is_space(reference: str) -> bool:
     return reference in BUILTIN_SPACES or reference.endswith(".toml")
 
 
-def _policy(runs: str, budget: str | None, time_limit: str | None) -> RepeatPolicy:
-    from harness.measure.policy import RepeatPolicy
-
-    return RepeatPolicy(
-        runs=arguments.parse_runs(runs),
-        budget_s=arguments.parse_budget(budget),
-        wall_s=arguments.parse_budget(time_limit, "--time-limit"),
-    )
-
-
 def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: bool) -> None:
     """Raise UsageError for options that layers of a space exclude."""
     if models or reading.dims or reading.batch or dry_run:
@@ -168,17 +187,6 @@ def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: boo
         step = "" if models else f"Name networks; without any, layers of {DEFAULT_SPACE} are measured"
         what = "--space cannot be combined with networks, --dim, --batch or --dry-run"
         raise UsageError(what, why=why, next_step=step)
-
-
-def _space(reference: str | None, count: int | None, target: float | None) -> SpaceRequest | None:
-    if reference is None:
-        if count is not None or target is not None:
-            raise UsageError("--count and --target only apply with --space", next_step="Omit them, or the networks")
-        return None
-    from harness.measure.request import SpaceRequest
-
-    target_share = SPACE_TARGET if target is None else target / 100
-    return SpaceRequest(reference, SPACE_COUNT if count is None else count, target_share)
 
 
 def show_profiles(
