@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.device.inventory import BUILT_IN, Local, Ssh, find_device, load_inventory
-from harness.device.ssh.ssh_target import SshConfig
+from harness.device.ssh.ssh_config import SshConfig
 from harness.errors import ConfigurationError, UnknownDevice
 
 BOARD = """
