@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.generated_page import PartsPage, Section
 from harness.errors import HarnessError
@@ -69,6 +70,13 @@ def cpu_s() -> float:
     """Return the CPU time of this process and of those that it waited for, in seconds."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)
+
+
+def harness_json(*words: str) -> dict[str, Any]:
+    """Run a command of `harness` in a process, and return the JSON that it prints; raises CalledProcessError."""
+    command = [sys.executable, "-m", "harness", *words, "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return found
 
 
 def say(line: str) -> None:

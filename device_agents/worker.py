@@ -18,17 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import (
-    Backend,
-    HasOracle,
-    LoadsSideBySide,
-    PreparesProbes,
-    Refused,
-    ReportsLoading,
-    create,
-)
+from device_agents.backends import Backend, HasOracle, LoadsSideBySide, PreparesProbes, Refused, ReportsLoading, create
 from device_agents.child_processes import end_with_parent
-from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.resource_errors import disk_error, is_out_of_memory
 
@@ -51,9 +42,10 @@ CPU_S = 3600 * (os.cpu_count() or 1)
 It stops a runtime whose threads spin between requests, and one whose supervisor is stopped; deadlines in wall time
 catch neither. A limit for the whole process would end long campaigns, so every frame renews it.
 """
-
 _Visited = Tuple[int, str, List[Sample]]
 """The number of a visit, the probe and its samples."""
+_STATUS, _CLEAR_REFS = "/proc/self/status", "/proc/self/clear_refs"
+_RESET_PEAK = "5"
 
 
 class Worker:
@@ -313,3 +305,40 @@ def work(handle: int) -> int:
     _allow_cpu()
     connection = socket.socket(fileno=handle)
     return Worker(connection).serve()
+
+
+class LoadMemory:
+    """The resident set of this process before, during and after a probe is loaded and run for the first time."""
+
+    def __init__(self) -> None:
+        self._before = _status_bytes().get("VmRSS")
+        self._has_peak = _reset_peak()
+
+    def fields(self) -> Dict[str, int]:
+        """Return `before_bytes`, `loaded_bytes` and `peak_bytes` if the system reports them."""
+        now = _status_bytes()
+        found = {
+            "before_bytes": self._before,
+            "loaded_bytes": now.get("VmRSS"),
+            "peak_bytes": now.get("VmHWM") if self._has_peak else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _reset_peak() -> bool:
+    """Let the kernel count the peak anew; return whether it does."""
+    try:
+        with open(_CLEAR_REFS, "w", encoding="ascii") as file:
+            file.write(_RESET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes() -> Dict[str, Optional[int]]:
+    try:
+        with open(_STATUS, encoding="ascii", errors="replace") as lines:
+            rows = [line.split() for line in lines if line.startswith(("VmRSS:", "VmHWM:"))]
+        return {row[0].rstrip(":"): int(row[1]) << 10 for row in rows}
+    except (OSError, ValueError, IndexError):
+        return {}

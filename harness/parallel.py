@@ -52,12 +52,7 @@ def paused_threads() -> Iterator[None]:
 
 
 def results(
-    work: Callable[[int], _T],
-    count: int,
-    jobs: int,
-    *,
-    next_step: str,
-    error: type[HarnessError] = UnsupportedNetwork,
+    work: Callable[[int], _T], count: int, jobs: int, *, next_step: str, error: type[HarnessError] = UnsupportedNetwork
 ) -> Iterator[_T]:
     """Yield `work` of 0, 1, … in order, done by `jobs` processes; its errors are raised here.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.devices import TENTH, Errors, Run, patiently, references
+from benchmarks.accuracy.devices import TENTH, Errors, Run, patiently, references, truth_of
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, table
 from benchmarks.parts import say
@@ -19,7 +19,6 @@ from harness.errors import HarnessError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.latency.method_names import LatencyMethod
 from harness.lut.table import Lut
-from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.layers import cut
 from harness.network.network import Network
@@ -120,11 +119,7 @@ def measure_kinds(
 def _profile(device: str, names: Sequence[str], kind: AuxiliaryKind, workspace: Workspace) -> None:
     patiently(
         lambda: profile(
-            references(names),
-            device=device,
-            workspace=workspace,
-            policy=RepeatPolicy(),
-            auxiliary=kind.value,
+            references(names), device=device, workspace=workspace, policy=RepeatPolicy(), auxiliary=kind.value
         )
     )
 
@@ -146,10 +141,7 @@ def _measure(device: str, names: Sequence[str], known: Lut, workspace: Workspace
     with open_session(BUILT_IN[device], "validation") as session:
         session.acquire()
         for network in load_networks(models):
-            probe = network_probe(network)
-            session.put(load_request(probe))
-            found.append(Known(network, measured_s[network.name], session.oracle(probe.id)))
-            session.drop([probe.id])
+            found.append(Known(network, measured_s[network.name], truth_of(session, network)))
     return found, "not known" if validation.machine is None else validation.machine.text
 
 

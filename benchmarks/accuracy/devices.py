@@ -14,14 +14,18 @@ from scipy.stats import binomtest
 
 from benchmarks.parts import say
 from harness import build_lut, estimate, profile, validate
+from harness.device.session import AgentSession, Truth
 from harness.errors import DeviceBusy, HarnessError
 from harness.latency.method_names import LatencyMethod
 from harness.lut.table import Lut
+from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.summary import Z_95
 from harness.network.model_references import BUILTIN_PREFIX
+from harness.network.network import Network
 from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
+from harness.probe.probe import network_probe
 from harness.validation.results import NetworkValidation, Validation
 from harness.workspace import Workspace
 
@@ -97,13 +101,7 @@ def measure_device(device: str, models: Sequence[str], workspace: Workspace, thr
     say(f"{device}: validating")
     validation = patiently(
         lambda: validate(
-            models,
-            device=device,
-            lut=table.path,
-            workspace=workspace,
-            naive=True,
-            layers=True,
-            threads=threads,
+            models, device=device, lut=table.path, workspace=workspace, naive=True, layers=True, threads=threads
         )
     )
     return Measured(profiled, table, validation, others, predicted)
@@ -120,6 +118,15 @@ def _estimates(
         return {}
     found = estimate(models, lut=table.path, workspace=workspace)
     return {one.name: one.latency_s for one in found if one.latency_s is not None}
+
+
+def truth_of(session: AgentSession, network: Network) -> Truth:
+    """Return the device's own account of the layers of a whole network."""
+    probe = network_probe(network)
+    session.put(load_request(probe))
+    truth = session.oracle(probe.id)
+    session.drop([probe.id])
+    return truth
 
 
 def patiently(work: Callable[[], Result]) -> Result:

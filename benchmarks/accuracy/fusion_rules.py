@@ -1,16 +1,13 @@
 """Compare the fusion found by pair probes with the fusion that devices report: a part of docs/accuracy.md.
 
-    python -m benchmarks.accuracy.fusion_rules [cpu01|npu01-blind] [NETWORK ...]
-
-Prints Markdown. All built-in networks unless some are named. On cpu01 the search ignores what the device reports; the
-fusion of npu01-blind is reported by npu01, which is the same machine.
+On cpu01 the search ignores what the device reports; the fusion of npu01-blind is reported by npu01, which is the same
+machine.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,7 +27,6 @@ from harness.measure.journal.journal import Journal
 from harness.network.assemble import EmittedNames
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.fusion.rule_matching import match_all
-from harness.network.model_references import BUILTIN_NAMES
 from harness.network.network import Network
 from harness.network.network_list import load_networks
 from harness.network.runtime_graph.formats import read_runtime_graph
@@ -202,20 +198,3 @@ def _edges(
             for reader in {one.index for name in node.outputs for one in network.consumers.get(name, [])}:
                 count[owner[node.index] == owner[reader], fusion.is_fused([node.index, reader])] += 1
     return count
-
-
-def main() -> None:
-    """Search, compare, print."""
-    arguments = sys.argv[1:]
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return
-    devices = [argument for argument in arguments if argument in REPORTING_DEVICE] or list(REPORTING_DEVICE)
-    names = [argument for argument in arguments if argument not in REPORTING_DEVICE] or BUILTIN_NAMES
-    networks = load_networks(references(names))
-    for device in devices:
-        print(f"\n{compare(device, networks)}")
-
-
-if __name__ == "__main__":
-    main()

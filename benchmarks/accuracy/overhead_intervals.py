@@ -1,7 +1,5 @@
 """Errors of a, b and c of the emulated NPU, and how often their 95 % intervals hold, over many seeded draws.
 
-    python -m benchmarks.accuracy.overhead_intervals [--draws 1000] [--spans 0 600 1800] [--drift 0.01]
-
 Each draw is a calibration as `harness profile` runs it and `harness lut build` fits it: the same null probes in the
 same order, stopped by the same rule, on a host of another seed. Makespans are simulated once. A part of
 docs/accuracy.md.
@@ -9,11 +7,10 @@ docs/accuracy.md.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.accuracy.devices import Run
 from benchmarks.accuracy.page import reached
@@ -142,23 +139,3 @@ def coverage(probes: Sequence[Timed], host: Host, draws: int, span_s: float) -> 
     seconds, rounds = (statistics.fmean(getattr(draw, name) for draw in taken) for name in ("device_s", "rounds"))
     words = f"{draws:,} draws, rounds {when}: each takes {rounds:.1f} rounds and {seconds:.2f} s on the device."
     return f"{words}\n\n{table(header, rows)}", share
-
-
-def main() -> None:
-    """Print a table for each span."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=DRAWS)
-    parser.add_argument("--preset", default=PRESET)
-    parser.add_argument("--spans", type=float, nargs="+", default=[0.0, 600.0, 1800.0, 3600.0], metavar="S")
-    parser.add_argument("--drift", type=float, help="fraction; default: the drift of the preset")
-    arguments = parser.parse_args()
-    host = load_preset(arguments.preset).host
-    if arguments.drift is not None:
-        host = replace(host, noise=replace(host.noise, drift=arguments.drift))
-    probes = timed_probes(arguments.preset)
-    for span_s in arguments.spans:
-        print(coverage(probes, host, arguments.draws, span_s)[0], end="\n\n", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """`harness npu fit` on emulated machines that are drawn at random: truth, fit, interval and error of each parameter.
 
-    python -m benchmarks.emulator.fit [--machines 4] [--seed 1] [--layers 60] [--noise 1] [--folder DIR]
+    python -m benchmarks.emulator.fit [--machines 4] [--seed 1] [--layers 60]
 
 Each machine is a device of a temporary workspace. It is profiled over layers of `builtin:machine`, and its table is
 built, as a user does; the fit reads the table alone. A part of docs/emulator_figures.md.
@@ -19,7 +19,6 @@ from pathlib import Path
 from benchmarks.generated_page import signed, table, yes
 from device_agents.emulated_npu.machine import Machine, load_preset
 from harness import ProfileRequest, SpaceRequest, build_lut, profile_request
-from harness.lut.table_choice import open_table
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import DeviceSamples, MachineFit, Parameter, fit_machine
@@ -55,13 +54,11 @@ def drawn(seed: int) -> Machine:
     return changed(load_preset(PRESET), settings)
 
 
-def measured(machine: Machine, root: Path, layers: int, noise: int = 1) -> DeviceSamples:
+def measured(machine: Machine, root: Path, layers: int) -> DeviceSamples:
     """Profile an emulated device with this machine over layers of `builtin:machine`, and return its samples."""
     text = machine_text(FittedMachine(machine, machine.name, {}), "A machine of a benchmark.")
-    options = f"[devices.{DEVICE}.options]\nnoise = {noise}\nmachine = '''{text}'''\n"
+    options = f"[devices.{DEVICE}.options]\nmachine = '''{text}'''\n"
     workspace = Workspace(root)
-    if (workspace.lut / DEVICE).is_dir():
-        return DeviceSamples.of(open_table(DEVICE, None, workspace))
     root.mkdir(parents=True, exist_ok=True)
     workspace.devices.write_text(f'[devices.{DEVICE}]\nbackend = "emulated-npu"\n{options}', encoding="utf-8")
     profile_request(ProfileRequest(device=DEVICE, space=SpaceRequest(SPACE, count=layers)), workspace=workspace)
@@ -120,17 +117,14 @@ def main() -> None:
     parser.add_argument("--machines", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", type=int, default=60)
-    parser.add_argument("--noise", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--folder", type=Path, help="keep the workspaces here, and use tables that are there")
     arguments = parser.parse_args()
     rows: list[tuple[object, ...]] = []
     found: list[Compared] = []
     machines = {PRESET: load_preset(PRESET)}
     machines |= {str(seed): drawn(seed) for seed in range(arguments.seed, arguments.seed + arguments.machines)}
-    with tempfile.TemporaryDirectory() as temporary:
-        root = arguments.folder or Path(temporary)
+    with tempfile.TemporaryDirectory() as root:
         fits = {
-            name: fit_machine(measured(machine, root / name, arguments.layers, arguments.noise))
+            name: fit_machine(measured(machine, Path(root) / name, arguments.layers))
             for name, machine in machines.items()
         }
     for name, fit in fits.items():

@@ -8,21 +8,11 @@ Each network runs in a process of its own for each way of handling the halo: `ha
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-from typing import Any
 
+from benchmarks.parts import harness_json
 from harness.network.model_references import BUILTIN_NAMES
 
 WAYS = {"chains": (), "recomputed": ("--halo", "recompute"), "layer by layer": ("--halo", "refetch")}
-
-
-def run(name: str, *options: str) -> dict[str, Any]:
-    """Return the JSON that `harness npu run` prints for a built-in network."""
-    command = [sys.executable, "-m", "harness", "npu", "run", f"builtin:{name}", "--json", *options]
-    result: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return result
 
 
 def main() -> None:
@@ -35,7 +25,7 @@ def main() -> None:
     print("|" + "---|" * 10)
     found = {}
     for name in names:
-        result = run(name, "--compare-reorder")
+        result = harness_json("npu", "run", f"builtin:{name}", "--compare-reorder")
         found[name] = {"chains": result}
         gain = 1 - result["cycles"] / result["reorder"]["in_order_cycles"]
         cells = (
@@ -57,7 +47,7 @@ def main() -> None:
     for name in names:
         row = []
         for way, options in WAYS.items():
-            result = found[name][way] if way in found[name] else run(name, *options)
+            result = found[name][way] if way in found[name] else harness_json("npu", "run", f"builtin:{name}", *options)
             moved = (result["ddr_bytes"] + result["llc_bytes"]) / 1e6
             row.append(
                 f"{result['seconds'] * 1e3:.3f}, {moved:.1f}, {result['macs'] / 1e9:.3f}, {result['max_rel_error']:.1e}"

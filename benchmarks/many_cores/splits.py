@@ -9,22 +9,14 @@ if the predicted best is more than 3 % slower than the true best for more than 5
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
-from typing import Any
+
+from benchmarks.parts import harness_json
 
 NETWORKS = ("resnet50", "mobilenetv2")
 CORES = (2, 4, 8)
 WELL_CHOSEN = 0.95
 WAYS = ("one", "rows", "outputs", "inputs", "best")
-
-
-def split(name: str, cores: int) -> dict[str, Any]:
-    """Return the JSON that `harness npu split` prints for a built-in network."""
-    command = [sys.executable, "-m", "harness", "npu", "split", f"builtin:{name}", "--cores", str(cores), "--json"]
-    result: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return result
 
 
 def main() -> int:
@@ -39,7 +31,7 @@ def main() -> int:
     print("|---|" + "---|" * len(heads))
     for name in given.networks:
         for cores in given.cores:
-            found = split(name, cores)
+            found = harness_json("npu", "split", f"builtin:{name}", "--cores", str(cores))
             per_ms = found["cycles_per_s"] / 1e3
             ways = {one["split"]: one for one in found["networks"]}
             times = [

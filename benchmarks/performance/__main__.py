@@ -26,7 +26,6 @@ from benchmarks.performance.peers.kernel_forests import forests_section
 from benchmarks.performance.peers.vela import vela_section
 from benchmarks.performance.peers.zigzag import zigzag_section
 from benchmarks.performance.tables import tables_section
-from benchmarks.performance.unchanged_fits import unchanged_section
 
 PARTS: Mapping[str, Callable[[Run], Section]] = {
     "estimate": estimate_section,
@@ -34,7 +33,6 @@ PARTS: Mapping[str, Callable[[Run], Section]] = {
     "campaigns": campaigns_section,
     "journal": journal_section,
     "tables": tables_section,
-    "unchanged": unchanged_section,
     "candidates": candidates_section,
     "devices": devices_section,
     "emulation": emulation_section,

@@ -114,12 +114,7 @@ def stack(depth: int) -> Graph:
     axes = tuple(ViewAxis(size, axis) for axis, size in enumerate(shape))
     values = {
         f"v{index}": Value(
-            f"v{index}",
-            shape,
-            DataType.FLOAT32,
-            (0, 2, 3, 1),
-            "activation" if index else "input",
-            index == depth,
+            f"v{index}", shape, DataType.FLOAT32, (0, 2, 3, 1), "activation" if index else "input", index == depth
         )
         for index in range(depth + 1)
     }

@@ -17,18 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.generated_page import Section, table
-from benchmarks.performance.measuring import (
-    Growth,
-    Run,
-    Took,
-    cpu,
-    fitted,
-    grow,
-    growth_table,
-    ratio,
-    spread,
-    timed,
-)
+from benchmarks.performance.measuring import Growth, Run, Took, cpu, fitted, grow, growth_table, ratio, spread, timed
 from benchmarks.performance.page import reached, reached_linear
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import CampaignKey, Slot
@@ -120,10 +109,7 @@ def _added(
         small = opened.enter_context(Journal(path))
         bare, covered = (_begin(small, plan, name) for name in ("bare", "covered"))
         _uncover(path, bare)
-        targets: dict[str | int, tuple[Journal, int]] = {
-            "covered": (small, covered),
-            "bare": (small, bare),
-        }
+        targets: dict[str | int, tuple[Journal, int]] = {"covered": (small, covered), "bare": (small, bare)}
         for size, campaign in campaigns.items():
             targets[size] = (opened.enter_context(Journal(folder / f"{size}.sqlite")), campaign)
         times: dict[str | int, list[Took]] = {name: [] for name in targets}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,12 +29,12 @@ from benchmarks.generated_page import ROOT, machine
 from benchmarks.reliability.fleet import measure_fleet
 from benchmarks.reliability.golden import measure_golden_checks
 from benchmarks.reliability.kills import measure_kills
+from benchmarks.reliability.nights import measure_nights
 from benchmarks.reliability.page import PAGE, RESULTS, check_page, write_page
 from harness.fleet.local_engine import DEFAULT_WIDTH
 
 FAULTS = ROOT / "tests" / "system" / "faults"
 NO_ATHERIS = 2
-SIZE_OPTIONS = ("devices", "campaigns", "kills", "nights", "fuzz_s")
 IN_MEMORY = Path("/dev/shm")
 
 
@@ -102,12 +101,7 @@ def faults_part(run: Run) -> Any:
 
 def nights_part(run: Run) -> Any:
     """Simulate nights, unchanged and with one slower layer."""
-    output = run.folder.absolute() / "nights.json"
-    command = [sys.executable, "-m", "benchmarks.reliability.nights"]
-    command += ["--nights", str(run.sizes.nights), "--seed", str(run.seed), "--output", str(output)]
-    command += ["--networks", *run.sizes.networks] if run.sizes.networks else []
-    subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-    return json.loads(output.read_text(encoding="utf-8"))
+    return measure_nights(run.sizes.nights, run.sizes.networks, run.seed)
 
 
 def fuzz_part(run: Run) -> Any:
@@ -144,10 +138,11 @@ def main() -> int:
         if page not in (PAGE, given.page):
             page.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
         check_page(page)
-        run = Run(_sizes(given), given.seed, folder)
+        run = Run(QUICK if given.quick else WHOLE, given.seed, folder)
         for part in parts:
             print(f"== {part}", file=sys.stderr, flush=True)
-            _run_part(part, run, results, _command(part, given))
+            quick = " --quick" if given.quick else ""
+            _run_part(part, run, results, f"python -m benchmarks.reliability {part}{quick} --seed {given.seed}")
         missed = write_page(page, results)
         if given.quick and given.page is None:
             print(page.read_text(encoding="utf-8"))
@@ -165,32 +160,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workspace", type=Path, help="folder to work in; default: a temporary one")
     parser.add_argument("--results", type=Path, help="folder of the figures; default: benchmarks/reliability/results")
     parser.add_argument("--page", type=Path, help="page to rewrite; default: docs/reliability.md")
-    parser.add_argument("--devices", type=int, help=f"devices of the fleet; default: {WHOLE.devices}")
-    parser.add_argument("--campaigns", type=int, help=f"campaigns on each device; default: {WHOLE.campaigns}")
-    parser.add_argument("--kills", type=int, help=f"cuts of each victim; default: {WHOLE.kills}")
-    parser.add_argument("--nights", type=int, help=f"nights of each kind; default: {WHOLE.nights}")
-    parser.add_argument("--fuzz-s", type=int, help=f"seconds for each reader; default: {WHOLE.fuzz_s}")
     given = parser.parse_args()
     unknown = [part for part in given.parts if part not in (*PARTS, "page")]
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; parts are {', '.join(PARTS)}, page")
     return given
-
-
-def _sizes(given: argparse.Namespace) -> Sizes:
-    known = asdict(QUICK if given.quick else WHOLE)
-    chosen = {name: getattr(given, name) for name in SIZE_OPTIONS}
-    return Sizes(**known | {name: size for name, size in chosen.items() if size is not None})
-
-
-def _command(part: str, given: argparse.Namespace) -> str:
-    """Return the command that repeats a part."""
-    quick = ["--quick"] if given.quick else []
-    words = ["python", "-m", "benchmarks.reliability", part, *quick, "--seed", given.seed]
-    for name in SIZE_OPTIONS:
-        if getattr(given, name) is not None:
-            words += [f"--{name.replace('_', '-')}", getattr(given, name)]
-    return shlex.join(map(str, words))
 
 
 def _run_part(part: str, run: Run, results: Path, command: str) -> None:

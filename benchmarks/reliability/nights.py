@@ -1,7 +1,5 @@
 """Simulate nights: how often an unchanged device raises a false alarm, and how often a slower layer is found.
 
-    python -m benchmarks.reliability.nights [--nights 1000] [--networks NAME …] [--output FILE.json]
-
 A profile campaign plans the watch of each network once. The watch then runs each night on the emulated NPU in this
 process, with default noise that differs from night to night. Backend, campaigns, journal (in memory) and comparison are
 those of `harness nightly`. There are two series of nights:
@@ -13,14 +11,11 @@ those of `harness nightly`. There are two series of nights:
   this layer is reported.
 
 Each night is compared with several numbers of earlier nights, and as one of several comparisons that share the
-probability of a false alarm. Networks are simulated side by side. Prints Markdown and writes JSON. --seed sets all
-noise.
+probability of a false alarm. Networks are simulated side by side.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -34,11 +29,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from in_process import InProcessSession
 from scipy.stats import beta
 
-from benchmarks.generated_page import table
+from benchmarks.parts import say
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
@@ -61,6 +58,8 @@ from harness.slowdowns.watch_series import WatchSeries, layer_subject, read_watc
 DEVICE = "npu01"
 SLOWER = 1.02
 NETWORKS = ("efficientnet_b0", "mobilenetv2", "vit_tiny", "squeezenet", "resnet18", "shufflenet", "bert_mini", "dscnn")
+EARLIER, COMPARISONS = (7, 1), (1, 10)
+"""Numbers of earlier nights, and of comparisons that share the probability of a false alarm."""
 FIRST_NIGHT = datetime(2026, 1, 1, 1, tzinfo=UTC)
 _FOLDER = Path("/dev/shm")
 
@@ -222,12 +221,12 @@ def run(study: Study) -> tuple[list[Outcome], list[str]]:
         samples = watch.policy.fewest_rounds * sum(batch.runs * len(batch.loads) for batch in watch.plan.batches)
         layers = f"{len(watch.plan.layers)} layers watched, {len(ready.eligible)} of at least 1 %"
         cost = f"{samples} samples and {watch.device_s:.1f} s on the device per night"
-        print(f"{study.network}: {layers}, {cost}, 1 of {study.comparisons} comparisons", flush=True)
+        say(f"{study.network}: {layers}, {cost}, 1 of {study.comparisons} comparisons")
         for kind, few, hit, line in simulate(ready, study.nights, study.earlier, seed, Path(name)):
             detected.setdefault((kind, few), []).append(hit)
             if line:
                 lines.append(f"{study.network} {kind}, {few} earlier, 1 of {study.comparisons}: {line}")
-                print(lines[-1], flush=True)
+                say(lines[-1])
     rows = [outcome(study.network, kind, few, study.comparisons, hits) for (kind, few), hits in detected.items()]
     return rows, lines
 
@@ -254,48 +253,26 @@ def of_all(rows: Sequence[Outcome]) -> list[Outcome]:
     return [outcome("all", *kind, detections) for kind, detections in sorted(found.items())]
 
 
-def main() -> None:
-    """Simulate, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nights", type=int, default=1000, help="nights of each kind, over all networks together")
-    parser.add_argument("--earlier", type=int, nargs="+", default=[7, 1], help="earlier nights to compare with")
-    parser.add_argument(
-        "--comparisons",
-        type=int,
-        nargs="+",
-        default=[1, 10],
-        help="comparisons that share the probability of a false alarm",
-    )
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="file for the figures as JSON")
-    arguments = parser.parse_args()
-    started_s = time.monotonic()
-    networks, earlier = arguments.networks, tuple(arguments.earlier)
+def measure_nights(count: int, networks: Sequence[str], seed: int) -> dict[str, Any]:
+    """Simulate `count` nights of each kind over all networks together; `seed` sets all noise.
+
+    Returns the rates, and a line for each missed layer and false alarm.
+    """
+    started_s, networks = time.monotonic(), networks or NETWORKS
     studies = [
-        Study(network, len(range(at, arguments.nights, len(networks))), earlier, shared, arguments.seed)
-        for shared in arguments.comparisons
+        Study(network, len(range(at, count, len(networks))), EARLIER, shared, seed)
+        for shared in COMPARISONS
         for at, network in enumerate(networks)
     ]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with (
+        mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"),
+        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
+    ):
         done = list(pool.map(run, studies))
     rows = [row for found, _ in done for row in sorted(found, key=lambda one: (one.kind, -one.earlier))]
-    rows += of_all(rows)
-    header = ("kind", "networks", "earlier nights", "comparisons", "nights", "detected", "rate", "95 % interval")
-    print(table(header, [_cells(row) for row in rows]))
-    seconds = time.monotonic() - started_s
-    print(f"{seconds:.0f} s")
-    if arguments.output:
-        remarks = [line for _, lines in done for line in lines]
-        figures = {"seed": arguments.seed, "seconds": round(seconds), "rows": [asdict(row) for row in rows]}
-        content = {**figures, "remarks": remarks}
-        arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _cells(row: Outcome) -> tuple[object, ...]:
-    counts = (row.earlier, row.comparisons, row.nights, row.detected)
-    return row.kind, row.network, *counts, f"{row.rate:.2%}", f"{row.low:.2%} to {row.high:.2%}"
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "seed": seed,
+        "seconds": round(time.monotonic() - started_s),
+        "rows": [asdict(row) for row in (*rows, *of_all(rows))],
+        "remarks": [line for _, lines in done for line in lines],
+    }

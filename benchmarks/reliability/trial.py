@@ -18,6 +18,7 @@ import random
 import select
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -27,11 +28,13 @@ from typing import Any
 from fault_proxy import BlackHole, Close, FaultProxy, Reset
 from nullbench import build_network
 
-from benchmarks.reliability.agents import agent_below, agents_here
-from benchmarks.reliability.interrupted_run import ENDING, MODEL, Ending, read_ending, run_job
 from benchmarks.reliability.journal import Samples, Visits, reading, samples, visits
 from device_agents.lease import holder_of
+from harness.device import session
 from harness.device.session import Deadlines
+from harness.fleet.execution import run_request
+from harness.measure.policy import RepeatPolicy
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 VICTIMS = ("controller", "agent", "worker", "link")
@@ -44,7 +47,7 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
-    "benchmarks.reliability.interrupted_run",
+    "benchmarks.reliability.trial",
     "fault_proxy",
     "nullbench",
     "harness.fleet.local_engine",
@@ -57,6 +60,8 @@ _POLL_S = 0.005
 _DRAWS = 20
 _UNDISTURBED = 3
 _JOIN_LIMIT_S = 120.0
+MODEL, ENDING = "small.onnx", "ending.json"
+POLICY = RepeatPolicy(runs=4)
 
 
 @dataclass(frozen=True)
@@ -303,3 +308,59 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def agent_below(parent: int, known: set[int]) -> int | None:
+    """Return the process of an agent or a worker whose parent is `parent`, or None.
+
+    Processes with another parent are added to `known`, and skipped by later calls.
+    """
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in known:
+            continue
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path("/proc", name, "stat").read_text(errors="replace")
+            if int(stat.rpartition(")")[2].split()[1]) != parent:
+                known.add(int(name))
+            elif b"device_agents" in Path("/proc", name, "cmdline").read_bytes():
+                return int(name)
+    return None
+
+
+def agents_here() -> list[int]:
+    """Return agents and workers that use the lease folder of this process."""
+    wanted = b"HARNESS_RUNTIME_FOLDER=%s\0" % os.fsencode(os.environ["HARNESS_RUNTIME_FOLDER"])
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            folder = Path("/proc", name)
+            if name.isdigit() and b"\0device_agents" in (folder / "cmdline").read_bytes():
+                found += [int(name)] if wanted in (folder / "environ").read_bytes() else []
+    return found
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the class and the text of its failure, both empty if its campaign is complete."""
+
+    failure: str
+    words: str
+
+
+def run_job(folder: Path, device: str, job: str, deadlines: session.Deadlines | None) -> None:
+    """Run the job once, with these deadlines instead of the defaults, and write how it ended."""
+    with (folder / "output.txt").open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    if deadlines is not None:
+        session.Deadlines = lambda: deadlines  # type: ignore[assignment,misc]
+    request = ProfileRequest(device=device, models=(str(folder / MODEL),), policy=POLICY, name=job)
+    failure = run_request(request, Workspace(folder), stop=threading.Event()).failure
+    ending = Ending("", "") if failure is None else Ending(failure.kind, f"{failure.what}. {failure.why}")
+    (folder / ENDING).write_text(json.dumps(asdict(ending)), encoding="utf-8")
+
+
+def read_ending(folder: Path) -> Ending | None:
+    """Return how the last run ended, or None if it was killed before it could write that."""
+    path = folder / ENDING
+    return Ending(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

@@ -230,13 +230,7 @@ class Topology(GraphBuilder):
         scales = self.floats(1.0, 1.0, factor, factor)
         if mode == "nearest":
             return self.op(
-                "Resize",
-                x,
-                "",
-                scales,
-                mode=mode,
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
+                "Resize", x, "", scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor"
             )
         return self.op("Resize", x, "", scales, mode=mode, coordinate_transformation_mode="half_pixel")
 

@@ -20,10 +20,7 @@ from harness.errors import CHECK_FILE, ConfigurationError, UsageError, reason_of
 
 _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError, SyntaxError, tokenize.TokenError)
 """What NumPy raises for a damaged header."""
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 SPAN = 1 << 17
 """Candidates of a span."""
 MOST_RANDOM = 10**12

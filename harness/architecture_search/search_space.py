@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
+from harness.architecture_search.super_network import candidate_model, choice_names, is_choice, position_name
 from harness.arguments import checked
 from harness.errors import InvalidNetwork, UsageError
 from harness.network.keyed_network import KeyedLayer

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.options.invocation import remember
+from harness.cli.options.arguments import remember
 from harness.cli.options.result_files import ResultCommand
 from harness.cli.terminal.output import discard, note, print_error
 from harness.errors import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_line
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.errors import CoverageError, LutNotFound
@@ -34,8 +34,7 @@ def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP, autocompletion=arguments.complete_side)],
     b: Annotated[str, typer.Argument(metavar="B", help="The same.", autocompletion=arguments.complete_side)],
     models: Annotated[
-        list[str] | None,
-        arguments.models_argument(" Default: the networks that both tables were measured with."),
+        list[str] | None, arguments.models_argument(" Default: the networks that both tables were measured with.")
     ] = None,
     *,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,

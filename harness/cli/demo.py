@@ -6,7 +6,7 @@ import time
 from typing import Annotated
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_words
+from harness.cli.options.arguments import command_words
 from harness.cli.terminal.output import note, print_json
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress, stop_on_interrupt
 from harness.workspace import find_workspace

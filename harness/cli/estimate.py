@@ -12,7 +12,7 @@ import typer
 
 from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_words
+from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields

@@ -45,8 +45,7 @@ class SpaceOptions:
     scores: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.npy",
-            help="Rank by these scores, one per candidate (highest first), instead of by latency.",
+            metavar="FILE.npy", help="Rank by these scores, one per candidate (highest first), instead of by latency."
         ),
     ] = None
     best: Annotated[int, typer.Option(metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_words
+from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.terminal.output import note, print_json
 from harness.text import first_names, printable
@@ -25,8 +25,7 @@ _NAMED = 5
 @spread
 def report(
     models: Annotated[
-        list[str] | None,
-        arguments.models_argument(" Default: those of the last validation, or else of the table."),
+        list[str] | None, arguments.models_argument(" Default: those of the last validation, or else of the table.")
     ] = None,
     *,
     choice: arguments.TableChoice,
@@ -42,8 +41,8 @@ def report(
 
     Example: harness report --device cpu01
     """
-    from harness.estimation.known_networks import networks_of
     from harness.estimation.network_estimate import NetworkEstimates
+    from harness.estimation.table_comparison import networks_of
     from harness.lut.table_choice import open_table
     from harness.network.network_list import NetworksRead
     from harness.report.html import report_networks

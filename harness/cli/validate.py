@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_words
+from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, signed_percent
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt

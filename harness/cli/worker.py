@@ -18,8 +18,7 @@ def _pem_file(help: str) -> Any:
 
 
 AuthorityFile = Annotated[
-    Path | None,
-    _pem_file("CA certificate of a TLS scheduler; requires --tls-cert and --tls-key."),
+    Path | None, _pem_file("CA certificate of a TLS scheduler; requires --tls-cert and --tls-key.")
 ]
 CertificateFile = Annotated[Path | None, _pem_file("Certificate of this host.")]
 KeyFile = Annotated[Path | None, _pem_file("Key of the certificate.")]

@@ -130,11 +130,7 @@ class _Bridge:
     def _run(self, words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         try:
             process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             raise self._no_tool(error) from None

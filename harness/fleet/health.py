@@ -12,14 +12,7 @@ from dataclasses import dataclass, replace
 from harness.device.inventory import Device
 from harness.device.time_limit import TimeLimit
 from harness.device.variant import Variant
-from harness.errors import (
-    AuthenticationError,
-    DeviceBusy,
-    DeviceError,
-    DeviceQuarantined,
-    HostKeyError,
-    OutOfService,
-)
+from harness.errors import AuthenticationError, DeviceBusy, DeviceError, DeviceQuarantined, HostKeyError, OutOfService
 from harness.fleet.connections import pause
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now

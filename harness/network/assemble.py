@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
 from harness.network.effort import products_of
-from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
+from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
 from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
-from harness.network.runtime_operators import checkable
 
 if TYPE_CHECKING:
     import numpy as np

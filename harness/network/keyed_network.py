@@ -68,14 +68,7 @@ def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:
     return KeyedNetwork(
         name=network.name,
         layers=tuple(
-            KeyedLayer(
-                layer.name,
-                layer.op,
-                layer.key,
-                context_of(network, layer),
-                place_of(network, layers, at),
-                flow,
-            )
+            KeyedLayer(layer.name, layer.op, layer.key, context_of(network, layer), place_of(network, layers, at), flow)
             for at, (layer, flow) in enumerate(zip(layers, flows, strict=True))
         ),
         input_sizes=network.input_sizes,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.network.network import FLOATS, Constant, Node, TensorType
 from harness.network.operator_kinds import GATES, LEARNT_SLOTS, SIZED_BY_FLOATS
-from harness.network.runtime_operators import RUNTIME_DOMAINS
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import ModelProto, NodeProto
 
 _LEARNT_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", *GATES})
 """Operators whose constants are all learnt."""
 WEIGHT_OPS = _LEARNT_OPS | LEARNT_SLOTS.keys()
 INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000), "int4": (-8, 8), "uint4": (0, 16)}
 """Values of quantised weights and biases by type: the minimum, and the bound above."""
+_RUNTIME_DOMAIN = "com.microsoft"
+RUNTIME_DOMAINS = frozenset({_RUNTIME_DOMAIN, "com.microsoft.nchwc"})
+"""Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
+_IN_ONNX_DOMAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that the runtime has in ONNX's domain in all opsets: its optimizers write them into files."""
 
 
 def is_weight(readers: Iterable[Node], name: str, kind: TensorType) -> bool:
@@ -86,3 +91,32 @@ def _rewired(proto: NodeProto, inputs: Iterable[str], outputs: Iterable[str]) ->
     copy.input[:] = inputs
     copy.output[:] = outputs
     return copy
+
+
+def defined(op: str, version: int, domain: str) -> bool:
+    """Return whether ONNX or ONNX Runtime defines an operator."""
+    from onnx import defs
+
+    return domain in RUNTIME_DOMAINS or defs.has(op, version, domain) or (not domain and op in _IN_ONNX_DOMAIN)
+
+
+@contextlib.contextmanager
+def checkable(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[None]:
+    """Move all operators of the runtime to its own domain for a while: there, ONNX's checker lets them pass."""
+    from onnx import defs
+
+    version = next((entry.version for entry in model.opset_import if not entry.domain), 0)
+    moved = [node for node in nodes if node.op_type in _IN_ONNX_DOMAIN and not node.domain]
+    moved = [node for node in moved if not defs.has(node.op_type, version, "")]
+    is_stated = any(entry.domain == _RUNTIME_DOMAIN for entry in model.opset_import)
+    for node in moved:
+        node.domain = _RUNTIME_DOMAIN
+    if moved and not is_stated:
+        model.opset_import.add(domain=_RUNTIME_DOMAIN, version=1)
+    try:
+        yield
+    finally:
+        for node in moved:
+            node.domain = ""
+        if moved and not is_stated:
+            model.opset_import.pop()

@@ -16,8 +16,7 @@ from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.request import ProfileRequest
-from harness.nightly.due_jobs import DueJob, campaigns_of_nights, due_jobs, is_done
-from harness.nightly.job_order import within_budget
+from harness.nightly.due_jobs import DueJob, campaigns_of_nights, due_jobs, is_done, within_budget
 from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import SetRow, json_data
 from harness.workspace import Workspace

@@ -9,8 +9,7 @@ from harness.errors import UsageError
 from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import SetComparison
-from harness.nightly.set_comparison import ComparisonRules, compare_watches
-from harness.nightly.watched_sets import read_watches, watched_sets, watches_of_set
+from harness.nightly.set_comparison import ComparisonRules, compare_watches, read_watches, watched_sets, watches_of_set
 from harness.slowdowns.adjustment import reference_of
 from harness.slowdowns.watch_series import WatchSeries
 from harness.text import did_you_mean

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.fleet.store import Acceptance
 from harness.measure.journal.journal import Journal
-from harness.nightly.due_jobs import campaigns_of_nights
+from harness.nightly.due_jobs import NightlyCampaign, campaigns_of_nights
 from harness.nightly.night_report import Change, SetComparison, SetRow
+from harness.slowdowns.watch_series import WatchSeries, read_watch
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 LONGEST_ID = 160
 _BOUND = 100.0
 """Replaces the bounds of an interval without end: JSON has no infinity."""
-
 StoredReport = tuple[str, str, Mapping[str, Any]]
 """A night, when it finished, and its report as JSON data, as the fleet's store returns them."""
 
@@ -63,7 +63,6 @@ def compare_set(
 
     `reports` are those of earlier nights. Raises the errors of reading the journal.
     """
-    from harness.nightly.watched_sets import read_watches, watches_of_set
 
     if row.status != "done" or row.watch is None:
         return None
@@ -166,3 +165,31 @@ def _change(device: str, set_name: str, finding: Finding) -> Change:
         causes=finding.causes,
         summary=finding.summary,
     )
+
+
+def watches_of_set(
+    watches: Sequence[NightlyCampaign], name: str, tonight: NightlyCampaign | None = None
+) -> list[NightlyCampaign]:
+    """Return the newest usable watch of each night, oldest first; with `tonight`, that one and those before it.
+
+    The networks of sets with the same name may differ: the layers in common are compared.
+    """
+    used = {
+        one.job.night: one
+        for one in watches
+        if one.campaign.is_usable and one.job.set == name and (tonight is None or one.job.night < tonight.job.night)
+    }
+    if tonight is not None:
+        used[tonight.job.night] = tonight
+    return [used[night] for night in sorted(used)]
+
+
+def read_watches(journal: Journal, watches: Sequence[NightlyCampaign], most: int) -> list[WatchSeries]:
+    """Read the last `most` watches, each dated by the evening on which its night began; raises JournalError."""
+    return [replace(read_watch(journal, one.campaign.id), date=one.job.night) for one in watches[-most:]]
+
+
+def watched_sets(journal: Journal, device: str) -> tuple[str, ...]:
+    """Return the names of the sets that were watched on a device, in order of their first night."""
+    found = campaigns_of_nights(journal, device, "watch")
+    return tuple(dict.fromkeys(one.job.set for one in found if one.campaign.is_usable))

@@ -9,8 +9,7 @@ from harness.errors import UsageError
 from harness.fleet.store import Acceptance, FleetStore
 from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
-from harness.nightly.set_comparison import subject_id
-from harness.nightly.watched_sets import read_watches, watched_sets, watches_of_set
+from harness.nightly.set_comparison import read_watches, subject_id, watched_sets, watches_of_set
 from harness.slowdowns.subject_history import SubjectHistory, histories
 from harness.text import did_you_mean
 from harness.workspace import Workspace

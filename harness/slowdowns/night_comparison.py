@@ -21,11 +21,7 @@ from harness.slowdowns.watch_series import WatchSeries
 
 
 def compare_nights(
-    tonight: WatchSeries,
-    earlier: Sequence[WatchSeries],
-    *,
-    threshold: float = SLOWDOWN_THRESHOLD,
-    level: float = LEVEL,
+    tonight: WatchSeries, earlier: Sequence[WatchSeries], *, threshold: float = SLOWDOWN_THRESHOLD, level: float = LEVEL
 ) -> Comparison:
     """Compare a night with the earlier ones of the same device and clock, given in any order.
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from harness.measure.summary import Z_95
 from harness.slowdowns.detection_power import LEVEL, level_of_subject
 from harness.slowdowns.findings import Subject, fingerprint_changes
-from harness.slowdowns.level_changes import levels
 from harness.slowdowns.night_tracks import Nights, common_subjects, device_track, tracks_of
-from harness.slowdowns.verdicts import Track
+from harness.slowdowns.verdicts import Track, levels
 from harness.slowdowns.watch_series import WatchSeries
 
 

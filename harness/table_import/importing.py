@@ -1,34 +1,49 @@
-"""`harness.import_lut`: measurements of another tool become a table."""
+"""`harness.import_lut`: measurements of another tool become a table, with stated overhead and provenance."""
 
 from __future__ import annotations
 
+import hashlib
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 from harness.arguments import checked, instance
-from harness.errors import UsageError
+from harness.errors import ConfigurationError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate
-from harness.lut.table import Lut
+from harness.latency.layer_latency import RESOLUTION_SIGMAS
+from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.learning import learn_predictor
+from harness.lut.table import IMPORT, Entry, Lut
 from harness.lut.table_files import publish
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.rule_learning import ReportedGroups, learn_rules
 from harness.predictor.features.key_features import describe
 from harness.table_import.cells import Row
 from harness.table_import.imported_layers import (
     ImportedLayer,
     RowCounts,
     Section,
+    check_count,
     operator_layers,
     patterns_of,
     selected,
 )
-from harness.table_import.imported_table import table_of
-from harness.table_import.mapping import NetworkRows, NodeRows, OperatorRows, read_mapping
+from harness.table_import.mapping import (
+    ImportMapping,
+    NetworkRows,
+    NodeRows,
+    OperatorRows,
+    StatedOverhead,
+    read_mapping,
+)
 from harness.table_import.measured_networks import compare_networks, measured_networks
 from harness.table_import.named_nodes import Networks, node_layers
-from harness.table_import.source_file import read_source
+from harness.table_import.source_file import SourceFile, read_source
 from harness.validation.results import Validation
 from harness.workspace import AnyWorkspace, as_workspace
 
@@ -36,6 +51,9 @@ Note = Callable[[str], None]
 Kind = TypeVar("Kind", OperatorRows, NodeRows, NetworkRows)
 LEVEL = 0.9
 """The level of the predictor's intervals."""
+VISIT = "imported"
+"""The visit policy of imported entries: another tool chose it."""
+RULE_SOURCE = "import"
 
 
 @dataclass(frozen=True)
@@ -181,3 +199,100 @@ def errors_of(table: Lut, held_out: Sequence[ImportedLayer]) -> HeldOutErrors | 
         within_10=statistics.fmean(error <= 0.10 for error in errors),
         interval_coverage=statistics.fmean(one.low_s <= latency_s <= one.high_s for one, latency_s in pairs),
     )
+
+
+def table_of(
+    source: SourceFile, layers: Sequence[ImportedLayer], patterns: Counter[str], groups: Sequence[ReportedGroups]
+) -> Lut:
+    """Return an unpublished table with a predictor if there are enough layers.
+
+    `patterns` count the layers of several operators, `groups` are the nodes that the tool executed together. Raises
+    ConfigurationError for no layers, or more than a table holds.
+    """
+    mapping = source.mapping
+    if not layers:
+        what = f"{source.name} holds no latency of a layer"
+        raise ConfigurationError(what, next_step="Check `where` and `not_measured` in the mapping")
+    check_count(source, len(layers))
+    entries = tuple(sorted((_entry(layer) for layer in layers), key=lambda entry: entry.place))
+    return Lut(
+        path=Path(),
+        device=mapping.device,
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        clock=mapping.clock,
+        method=IMPORT,
+        fingerprint=provenance_of(source),
+        overhead=stated_overhead(mapping.overhead),
+        rules=_rules(mapping, patterns, groups),
+        entries=entries,
+        sum_error=mapping.uncertainty.relative or 0.0,
+        predictor=learn_predictor(entries),
+    )
+
+
+def provenance_of(source: SourceFile) -> dict[str, str]:
+    """Return where the latencies come from, as the table's fingerprint keeps it."""
+    mapping = source.mapping
+    stated = {name: str(value) for name, value in mapping.provenance.model_dump().items() if value}
+    spread = {
+        name: (f"column {value['column']}" if isinstance(value, dict) else f"{value}")
+        for name, value in mapping.uncertainty.model_dump(exclude_none=True).items()
+    }
+    return {
+        **stated,
+        "file": Path(source.name).name,
+        "file_sha256": source.sha256,
+        "mapping_sha256": hashlib.sha256(mapping.model_dump_json().encode()).hexdigest(),
+        "statistic": mapping.statistic,
+        "unit": mapping.unit,
+        "uncertainty": ", ".join(f"{name} {text}" for name, text in spread.items()),
+    }
+
+
+def stated_overhead(stated: StatedOverhead) -> Overhead:
+    """Return an overhead that was stated and not fitted: no null probes, no errors."""
+    given = {"runs": stated.c_s, "input_bytes": stated.a_s_per_byte, "output_bytes": stated.b_s_per_byte}
+    values = {name: given.get(name, 0.0) for name in COLUMNS}
+    return Overhead(
+        coefficients={name: Coefficient(value, 0.0, value, value) for name, value in values.items()},
+        covariance=tuple((0.0,) * len(COLUMNS) for _ in COLUMNS),
+        least_squares={},
+        r2=0.0,
+        least_squares_r2=0.0,
+        condition=0.0,
+        scatter=0.0,
+        probes=0,
+    )
+
+
+def _entry(imported: ImportedLayer) -> Entry:
+    layer, latency = imported.layer, imported.latency
+    return Entry(
+        key=hashlib.sha256(layer.key.encode()).hexdigest()[:16],
+        context=layer.context,
+        op=layer.op,
+        latency_s=latency.latency_s,
+        stderr_s=latency.stderr_s,
+        samples=latency.runs,
+        resolved=latency.latency_s > RESOLUTION_SIGMAS * latency.stderr_s,
+        visit=VISIT,
+        flags="",
+        networks=" ".join(imported.networks),
+        campaign=0,
+        probe=f"line {imported.lines}",
+        baseline="",
+        signature=layer.key,
+        remainder_s=latency.latency_s,
+        remainder_stderr_s=latency.stderr_s,
+    )
+
+
+def _rules(mapping: ImportMapping, patterns: Counter[str], groups: Sequence[ReportedGroups]) -> tuple[FusionRule, ...]:
+    """Return the rules by which networks are cut: what the tool executed as one, then the default ones if wanted."""
+    found = {rule.pattern: rule for rule in learn_rules(groups, RULE_SOURCE)} if groups else {}
+    for pattern, count in sorted(patterns.items()):
+        known = found.get(pattern, FusionRule(pattern, 0, 0, RULE_SOURCE))
+        found[pattern] = FusionRule(pattern, known.matched + count, known.fused + count, RULE_SOURCE)
+    if mapping.fusion == "default":
+        found.update({rule.pattern: rule for rule in DEFAULT_RULES if rule.pattern not in found})
+    return tuple(found.values())

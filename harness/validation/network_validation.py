@@ -160,8 +160,7 @@ def _with_file(
 def _refused_by_device(cases: Sequence[NetworkCase], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
     return [
         RefusedNetwork.of(
-            case.network.file or case.network.name,
-            refused_by_device(case.network, case.whole, reasons[case.whole.id]),
+            case.network.file or case.network.name, refused_by_device(case.network, case.whole, reasons[case.whole.id])
         )
         for case in cases
         if case.whole.id in reasons

@@ -12,7 +12,7 @@ from harness.architecture_search.covering import Candidate, covering
 from harness.architecture_search.layer_terms import Terms
 from harness.architecture_search.pair_tables import PairTables
 from harness.architecture_search.position_tables import PositionTable, WindowSearch
-from harness.architecture_search.sum_tables import SumTables
+from harness.architecture_search.space_estimator import SumTables
 
 SOURCES = 6
 

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.nightly.job_order import Staleness, by_staleness, within_budget
+from harness.nightly.due_jobs import Staleness, by_staleness, within_budget
 
 STALENESS = st.builds(
     Staleness,

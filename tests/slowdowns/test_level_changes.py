@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.slowdowns.detection_power import runs_needed, smallest_change_s
-from harness.slowdowns.level_changes import levels
+from harness.slowdowns.verdicts import levels
 
 LEVEL = 1e-4
 MANY = 1e6

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from harness.slowdowns.scatter import Deviations, Prior, scatter_of
+from harness.slowdowns.night_tracks import Deviations, Prior, scatter_of
 
 USUAL = 1e-3
 TOTAL_S = 2e-3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import statistics
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks.generated_page import Section, signed, table
+from benchmarks.parts import harness_json
 from benchmarks.performance.measuring import Run, in_turns, process, spread
 from benchmarks.performance.page import reached
 from benchmarks.performance.peers.environment import environment_with
@@ -39,11 +39,12 @@ def vela_section(run: Run) -> Section:
         file = run.folder("vela-files") / f"{name}.tflite"
         file.write_bytes(content)
         theirs = [str(programs / "vela"), str(file), *SETTINGS, "--output-dir", str(file.parent)]
-        ours = [sys.executable, "-m", "harness", "npu", "run", f"builtin:{name}", "--preset", PRESET, "--json"]
+        words = ("npu", "run", f"builtin:{name}", "--preset", PRESET)
+        ours = [sys.executable, "-m", "harness", *words, "--json"]
         uncached = partial(process, HARNESS_CACHE_DIR="")
         found = in_turns({"theirs": process(theirs), "ours": uncached(ours)}, run.repeats)
         cpu_s = {key: [one.cpu_s for one in times] for key, times in found.items()}
-        cycles, expected = _our_cycles(ours), _their_cycles(file)
+        cycles, expected = harness_json(*words)["cycles"], _their_cycles(file)
         ratios.append(statistics.median(cpu_s["theirs"]) / statistics.median(cpu_s["ours"]))
         errors.append(cycles / expected - 1)
         times = (spread(cpu_s["theirs"]), spread(cpu_s["ours"]), f"{ratios[-1]:.2f}")
@@ -67,8 +68,3 @@ def _their_cycles(file: Path) -> float:
     with found[0].open(encoding="utf-8", newline="") as lines:
         (row,) = csv.DictReader(lines)
     return float(row["cycles_total"])
-
-
-def _our_cycles(command: list[str]) -> float:
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-    return float(json.loads(output)["cycles"])

@@ -290,9 +290,7 @@ def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footpri
             used[space] = max(used[space], item.target.span[1])
     planned = group.footprint(core)
     return replace(
-        planned,
-        sb_bytes=max(planned.sb_bytes, used[Space.SB]),
-        llc_bytes=max(planned.llc_bytes, used[Space.LLC]),
+        planned, sb_bytes=max(planned.sb_bytes, used[Space.SB]), llc_bytes=max(planned.llc_bytes, used[Space.LLC])
     )
 
 

@@ -22,11 +22,7 @@ from device_agents.emulated_npu.partition.traversal import Traversal
 
 
 def partition_by_score_sharing_groups(
-    graph: NodeGraph,
-    traversal: Traversal,
-    groups: Sequence[CoreGroup],
-    rule: SplitRule,
-    most_parts: int | None = None,
+    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule, most_parts: int | None = None
 ) -> CorePartition:
     """Return the partition into at most `most_parts` sub-structures, of which several may share a group.
 

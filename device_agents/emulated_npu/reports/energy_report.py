@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import energy_figures
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.timing.cost.sram_traffic import sram_traffic
+from device_agents.emulated_npu.timing.cost.matrix_cost import sram_traffic
 from device_agents.emulated_npu.timing.cost.vector_cost import vector_operations
 from device_agents.emulated_npu.unit_commands import Command, Space
 

@@ -92,11 +92,7 @@ def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
 
 
 def _collect(
-    found: Counter[tuple[int, int, int, int]],
-    steps: Sequence[IssuedStep],
-    pc: int,
-    layer: int,
-    path: Iterator[Segment],
+    found: Counter[tuple[int, int, int, int]], steps: Sequence[IssuedStep], pc: int, layer: int, path: Iterator[Segment]
 ) -> None:
     for segment in path:
         due = steps[segment.step]

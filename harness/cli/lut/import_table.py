@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_words
+from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.terminal.output import note, print_json, print_line, progress_note
 from harness.text import printable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_line
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields

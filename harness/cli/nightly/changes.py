@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_line
+from harness.cli.options.arguments import command_line
 from harness.cli.terminal.output import note, print_json, print_line, print_table, signed_percent
 from harness.errors import UsageError
 from harness.text import milliseconds, printable

@@ -164,8 +164,7 @@ class StartOptions:
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not all start at the same time."),
+        str, typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not all start at the same time.")
     ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:
@@ -187,10 +186,9 @@ class InstallOptions:
     """The kind of schedule, and the place where it is installed."""
 
     cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead of writing units.")] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write units for the system manager to DIR."),
-    ] = None
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write units for the system manager to DIR.")] = (
+        None
+    )
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
 

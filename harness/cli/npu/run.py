@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.invocation import command_line
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv

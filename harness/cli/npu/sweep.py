@@ -49,8 +49,7 @@ def sweep_command(
     model: arguments.Model,
     machines: GridOptions,
     cost: Annotated[
-        Literal["area", "energy"],
-        typer.Option(help="Second objective of the Pareto front: area, or energy per run."),
+        Literal["area", "energy"], typer.Option(help="Second objective of the Pareto front: area, or energy per run.")
     ] = "area",
     csv: arguments.CsvFile = None,
     plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,

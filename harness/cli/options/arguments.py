@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,15 @@ import typer
 from harness.cli.options.result_files import file_option, page_option
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
-from harness.text import duration_s
+from harness.text import duration_s, printable
 
 if TYPE_CHECKING:
     from harness.device.variant import Variant
     from harness.lut.table import Lut
     from harness.network.keyed_network import KeyedNetwork
     from harness.network.network_list import NetworksRead
+
+_words: tuple[str, ...] = ()
 
 
 def command_group(help: str) -> typer.Typer:
@@ -87,13 +90,10 @@ def models_argument(default: str = "") -> Any:
 
 _DEFAULT = f"(default: the device set in harness.toml, else {DEFAULT_DEVICE})"
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
-
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL.onnx",
-        help="An ONNX file, or builtin:NAME (builtin:resnet50, …).",
-        autocompletion=complete_model,
+        metavar="MODEL.onnx", help="An ONNX file, or builtin:NAME (builtin:resnet50, …).", autocompletion=complete_model
     ),
 ]
 ModelOrProgram = Annotated[
@@ -164,8 +164,6 @@ Activations = Annotated[
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail immediately if any network cannot be used.")]
-
-
 Batch = Annotated[
     int | None,
     typer.Option(
@@ -227,7 +225,6 @@ Budget = Annotated[
     str | None,
     typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),
 ]
-
 TimeLimit = Annotated[
     str | None,
     typer.Option(
@@ -236,12 +233,10 @@ TimeLimit = Annotated[
         help="Limit of the wall time on a device, golden probes and retries included; each campaign has a default.",
     ),
 ]
-
 Wait = Annotated[
     str | None,
     typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),
 ]
-
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 
 
@@ -298,3 +293,19 @@ def parse_runs(text: str) -> int | None:
     if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
         raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
     return int(text)
+
+
+def remember(arguments: Sequence[str]) -> None:
+    """Keep the arguments of the program for `command_words`."""
+    global _words
+    _words = tuple(arguments)
+
+
+def command_words() -> tuple[str, ...]:
+    """Return the words of the command that runs."""
+    return ("harness", *_words)
+
+
+def command_line() -> str:
+    """Return the command that runs as a shell reads it."""
+    return shlex.join(map(printable, command_words()))

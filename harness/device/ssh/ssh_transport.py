@@ -31,12 +31,7 @@ _REKEY_S = 10.0
 _EXTENSIONS = 64
 _READ_BYTES = 64 * 1024
 _STRONG_CIPHERS = ("aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr")
-_STRONG_MACS = (
-    "hmac-sha2-256-etm@openssh.com",
-    "hmac-sha2-512-etm@openssh.com",
-    "hmac-sha2-256",
-    "hmac-sha2-512",
-)
+_STRONG_MACS = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
 """Without CBC, 3DES, MD5, SHA-1 and truncated codes, which paramiko offers as its last choices."""
 STRONG = f"Ciphers {', '.join(_STRONG_CIPHERS)} and one of the MACs {', '.join(_STRONG_MACS)}"
 

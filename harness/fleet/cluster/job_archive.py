@@ -132,11 +132,7 @@ def with_refusals(outcome: ProfileOutcome, sent: DetachedRequest) -> ProfileOutc
 
 def pack(job: WorkerJob, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return a job with its files as plain data."""
-    return {
-        "versions": VERSIONS,
-        "job": asdict(job),
-        "files": dict(files),
-    }
+    return {"versions": VERSIONS, "job": asdict(job), "files": dict(files)}
 
 
 def unpack(payload: Mapping[str, Any], folder: Path) -> WorkerJob:

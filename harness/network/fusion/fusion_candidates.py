@@ -262,10 +262,7 @@ def _retyped(network: Network, nodes: Sequence[Node], changes: Types) -> dict[st
     results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.results]
     copies = [copy_node(node, node.name, node.inputs, node.outputs) for node in nodes]
     graph = helper.make_graph(copies, "retyped", values, results, initializers)
-    model = helper.make_model(
-        graph,
-        opset_imports=opset_imports(network.opsets),
-    )
+    model = helper.make_model(graph, opset_imports=opset_imports(network.opsets))
     try:
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
-from harness.network.operand_shapes import attention, normalisations, places, products
+from harness.network.operand_shapes import places, products
 from harness.network.operand_shapes.node_operands import (
     NodeOperands,
     Rule,
@@ -60,16 +60,16 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "QuantizeLinear": (products.scaled,),
     "DequantizeLinear": (products.scaled,),
     **dict.fromkeys(GATES, (products.recurrent,)),
-    "BatchNormalization": (normalisations.per_channel(("scale", "bias", "mean", "variance")),),
-    "InstanceNormalization": (normalisations.per_channel(("scale", "bias")),),
-    "GroupNormalization": (normalisations.group_normalization,),
-    "LayerNormalization": (normalisations.layer_normalization,),
-    "RMSNormalization": (normalisations.layer_normalization,),
+    "BatchNormalization": (products.per_channel(("scale", "bias", "mean", "variance")),),
+    "InstanceNormalization": (products.per_channel(("scale", "bias")),),
+    "GroupNormalization": (products.group_normalization,),
+    "LayerNormalization": (products.layer_normalization,),
+    "RMSNormalization": (products.layer_normalization,),
     "LpNormalization": (axis_of_input(-1),),
     "LRN": (at_least(1, "size"),),
-    "PRelu": (normalisations.slope,),
-    "Attention": (attention.attention,),
-    "RotaryEmbedding": (attention.rotary,),
+    "PRelu": (products.slope,),
+    "Attention": (products.attention,),
+    "RotaryEmbedding": (products.rotary,),
     "Gather": (places.gather,),
     "GatherElements": (places.elements(None),),
     "GatherND": (places.batches_of_gather,),

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_with_digest
+from harness.network.learnt_weights import RUNTIME_DOMAINS, checkable, defined
 from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
 from harness.network.reading.expansion import check_expansion
-from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
 
 if TYPE_CHECKING:

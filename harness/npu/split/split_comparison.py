@@ -46,11 +46,7 @@ def check_cores(cores: int, machine: Machine) -> None:
 
 
 def compare_splits(
-    model: NetworkModel,
-    machine: Machine,
-    compiler: Options,
-    options: SplitOptions,
-    observe: Observer = ignore,
+    model: NetworkModel, machine: Machine, compiler: Options, options: SplitOptions, observe: Observer = ignore
 ) -> SplitComparison:
     """Compare the splits of a network, or of some of its layers; `observe` receives the progress.
 

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.many_cores.core_groups import (
     traversal_from,
 )
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
-from device_agents.emulated_npu.many_cores.stage_times import StagePredictor
+from device_agents.emulated_npu.many_cores.stage_balancing import StagePredictor
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreCapability, Fabric
 from device_agents.emulated_npu.partition.node_graph import Workload

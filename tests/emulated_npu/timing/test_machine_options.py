@@ -15,8 +15,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu, load_preset
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
-from device_agents.emulated_npu.timing.cost.sram_traffic import SramTraffic, sram_traffic
+from device_agents.emulated_npu.timing.cost.matrix_cost import SramTraffic, sram_traffic, systolic_cycles
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import (
     Command,

@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from device_agents.emulated_npu.compiler.ordering.hazards import (
-    CACHED_LOAD,
-    LOADS,
-    STORES,
-    UNITS,
-    Conflicts,
-    stream_of,
-)
+from device_agents.emulated_npu.compiler.ordering.hazards import CACHED_LOAD, LOADS, STORES, UNITS, Conflicts, stream_of
 from device_agents.emulated_npu.unit_commands import Command
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from device_agents.emulated_npu.arithmetic import aligned
-from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, plain_bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,28 @@ def _moved(
         return Operand(operand.descriptor, operand.address + at - use.start)
 
     return replace(command, second=moved(command.second), fourth=moved(command.fourth))
+
+
+@dataclass(frozen=True)
+class HeldBytes(Generic[T]):
+    """Disjoint parts of a memory in the order of their addresses: first byte, one past the last, and content."""
+
+    parts: tuple[tuple[int, int, T], ...] = ()
+
+    def written(self, start: int, stop: int, content: T) -> HeldBytes[T]:
+        """Return what the memory holds after a write to the bytes [start, stop)."""
+        kept = [rest for part in self.parts for rest in _without(part, start, stop)]
+        return HeldBytes(tuple(sorted([*kept, (start, stop, content)], key=lambda part: part[0])))
+
+    def touched(self, start: int, stop: int) -> list[tuple[int, int, T]]:
+        """Return the parts that have a byte in [start, stop)."""
+        return [part for part in self.parts if part[0] < stop and start < part[1]]
+
+
+def _without(part: tuple[int, int, T], start: int, stop: int) -> Iterator[tuple[int, int, T]]:
+    """Yield what is left of a part when [start, stop) is written over it."""
+    low, high, content = part
+    if low < min(high, start):
+        yield low, min(high, start), content
+    if max(low, stop) < high:
+        yield max(low, stop), high, content

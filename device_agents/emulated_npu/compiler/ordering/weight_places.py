@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from device_agents.emulated_npu.arithmetic import ALIGNMENT_BYTES, aligned
-from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
+from device_agents.emulated_npu.compiler.ordering.residency import HeldBytes
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
 _NEVER = -1

@@ -21,8 +21,13 @@ from functools import lru_cache
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost.matrix_cost import matrix_cycles, matrix_shape, runs_on_mfu
-from device_agents.emulated_npu.timing.cost.sram_traffic import port_cycles, sram_traffic
+from device_agents.emulated_npu.timing.cost.matrix_cost import (
+    matrix_cycles,
+    matrix_shape,
+    port_cycles,
+    runs_on_mfu,
+    sram_traffic,
+)
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.cost.vector_cost import vector_operations
 from device_agents.emulated_npu.unit_commands import Command

@@ -17,8 +17,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
-from device_agents.emulated_npu.timing.many_cores.multicast import Read
-from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
+from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, SharedResource, transfer_key
 from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
@@ -284,3 +283,40 @@ def _messages(cores: Iterable[CoreSteps]) -> tuple[Counter[tuple[int, int]], Cou
                 elif item.function is Function.RECEIVE:
                     taken[item.peer, each.core] += 1
     return sent, taken
+
+
+class Read(NamedTuple):
+    """A read of a memory of the chip: the key of its bytes, and its work and bytes if no other core has it."""
+
+    key: object
+    work_ps: int
+    moved_bytes: int
+
+
+class Multicast:
+    """The reads that are on their way, by the key of their bytes, and the transfers of others that end with them."""
+
+    def __init__(self, reads: Mapping[int, Read]) -> None:
+        self._reads = reads
+        self._flights: dict[object, int] = {}
+        self._joined: dict[int, list[int]] = {}
+
+    def joins(self, ticket: int, resource: SharedResource) -> bool:
+        """Note that a transfer begins; return whether its bytes are on their way, and it needs no separate read."""
+        read = self._reads.get(ticket)
+        if read is None:
+            return False
+        first = self._flights.setdefault(read.key, ticket)
+        if first == ticket:
+            return False
+        self._joined.setdefault(first, []).append(ticket)
+        resource.saved_ps += read.work_ps
+        resource.saved_bytes += read.moved_bytes
+        return True
+
+    def ended(self, ticket: int) -> list[int]:
+        """Return the transfers that end with one, itself first."""
+        read = self._reads.get(ticket)
+        if read is not None and self._flights.get(read.key) == ticket:
+            del self._flights[read.key]
+        return [ticket, *self._joined.pop(ticket, ())]

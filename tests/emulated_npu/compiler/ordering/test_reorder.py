@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import LOADS, UNITS, stream_of
-from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
+from device_agents.emulated_npu.compiler.ordering.order import hoist_loads
 from device_agents.emulated_npu.unit_commands import Command
 
 

@@ -59,11 +59,7 @@ def _summed(build: Builder, operand: View, term: str, alone: Sequence[str]) -> t
 
 
 def _contracted(
-    build: Builder,
-    operands: Sequence[View],
-    terms: tuple[str, str, str],
-    sizes: Mapping[str, int],
-    target: View | None,
+    build: Builder, operands: Sequence[View], terms: tuple[str, str, str], sizes: Mapping[str, int], target: View | None
 ) -> None:
     """Add a product of two operands, of matrices if it sums over an axis of both; without a target, to the result."""
     first, second, wanted = terms

@@ -20,8 +20,7 @@ def _constant_of_shape(build: Builder, node: OnnxNode) -> None:
     value = node.attribute("value")
     array = np.zeros(()) if value is None else numpy_helper.to_array(value).reshape(())
     build.bind(
-        node.outputs[0],
-        build.constant_view(known(f"{node.outputs[0]}.filled", np.full(kind.shape, array), kind.dtype)),
+        node.outputs[0], build.constant_view(known(f"{node.outputs[0]}.filled", np.full(kind.shape, array), kind.dtype))
     )
 
 
