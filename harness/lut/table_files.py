@@ -7,6 +7,7 @@ detected.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -134,11 +135,28 @@ def _rename(aside: Path, folder: Path) -> None:
 
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:
-    """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
+    """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device.
+
+    The tables read last are held, so that a loop of estimates reads each once; a changed file is read again.
+    """
+    return of_device(_read_folder(folder, _file_states(folder)), device, str(folder))
+
+
+def _file_states(folder: Path) -> tuple[tuple[str | int, ...], ...]:
+    """Return what changes with any file of a folder; nothing if it cannot be listed, which reading it reports."""
+    try:
+        states = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    except OSError:
+        return ()
+    return tuple((name, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in states)
+
+
+@functools.lru_cache(maxsize=2)
+def _read_folder(folder: Path, _states: tuple[tuple[str | int, ...], ...]) -> Lut:
     held = (CORRELATION, PREDICTOR, CHAINS)
     entries = _read_part(folder / ENTRIES, read_large)
     others = {name: read_part(folder / name) for name in held if (folder / name).exists()}
-    return of_device(_parse(folder, read_part(folder / MANIFEST), entries, others), device, str(folder))
+    return _parse(folder, read_part(folder / MANIFEST), entries, others)
 
 
 def of_device(table: Lut, device: str | None, name: str) -> Lut:

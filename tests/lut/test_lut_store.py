@@ -454,3 +454,13 @@ def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path,
     with (folder / ENTRIES).open(newline="") as text:
         found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead
     assert found.of((1.0,) * len(COLUMNS)) == pytest.approx((kept * 1e-9, kept * 1e-22))
+
+
+def test_a_table_is_read_once_until_a_file_of_it_changes(tmp_path: Path) -> None:
+    """Opening a table again returns the same value; once a byte of a file differs, it is refused."""
+    made = publish(table([entry("layer")]), tmp_path)
+    assert read_lut(made.path) is read_lut(made.path)
+    file = made.path / ENTRIES
+    file.write_bytes(file.read_bytes().replace(b"layer", b"lazer"))
+    with pytest.raises(LutCorrupt):
+        read_lut(made.path)
