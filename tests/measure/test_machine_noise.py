@@ -104,6 +104,14 @@ def test_several_threads_need_their_cores(threads: int, others: float) -> None:
         assert (found.verdict == "noisy") == (others > max(0.25, CORES - threads))
 
 
+@given(st.integers(1, CORES), st.integers(CORES + 1, 60))
+def test_a_steady_load_hides_differences_of_several_threads(threads: int, runnable: int) -> None:
+    """Differences below the share of the cores that other tasks want are not significant; one thread has none."""
+    facts = {**FACTS, "settings": f"threads={threads},pool=shared"}
+    found = judged(recorded(runnable=runnable), clock="wall", facts=facts, drift=0.01)
+    assert found.resolution == pytest.approx(max(0.01, (runnable - CORES) / CORES * (threads > 1)))
+
+
 def test_more_threads_than_cores_share_them() -> None:
     """Three threads of a process that may use one core are noise, although such a process counts no tasks."""
     states = [{name: fact for name, fact in state.items() if name != "runnable"} for state in recorded()]

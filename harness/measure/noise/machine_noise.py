@@ -72,6 +72,13 @@ class MachineLoad:
         return tuple(found)
 
     @property
+    def slowdown(self) -> float:
+        """How much longer threads that wait for each other take at least, as a fraction; 0 for one thread."""
+        if self.threads == 1 or not self.reasons:
+            return 0.0
+        return max(self.waiting or 0.0, self.other_cores or 0.0) / self.cores
+
+    @property
     def _harmless_cores(self) -> float:
         """How many cores other programs may use."""
         most = max(OTHER_CORES, OTHER_SHARE * self.cores)
@@ -148,7 +155,8 @@ def judge(
 ) -> MachineNoise:
     """Return the verdict on the machine of a campaign.
 
-    A spread `of_networks` between processes contains the drift, which then does not widen the resolution.
+    A spread `of_networks` between processes contains the drift, which then does not widen the resolution. Nor does the
+    load then: processes that it disturbed are left out.
 
     Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
     clocks only. An emulated device has no other work.
@@ -156,6 +164,8 @@ def judge(
     is_emulated = fingerprint.get("runtime") == _EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load
     resolution = spreads.resolution(of_networks=of_networks)
+    if not of_networks and load.slowdown:  # steady load: no spread shows it
+        resolution = max(load.slowdown, resolution or 0.0)
     reasons = () if is_emulated else (*spreads.reasons, *load.reasons)
     verdict: Verdict = "noisy" if reasons else "quiet"
     if is_emulated:
