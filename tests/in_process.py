@@ -23,7 +23,7 @@ from device_agents.fingerprint import hardware
 from device_agents.messages import LoadRequest, Revealed, Truth
 from harness.device.inventory import Device
 from harness.device.replies import Series, Visit, read_truth
-from harness.device.session import AgentHello, AgentSession, Purpose
+from harness.device.session import AgentHello, AgentSession, Purpose, open_session
 from harness.device.time_limit import TimeLimit
 from harness.errors import BackendError
 from harness.text import last_part
@@ -31,6 +31,7 @@ from harness.version import VERSION
 
 _SERIES_A_PART = 512
 _TOKENS = itertools.count(1)
+_SELF_CONTAINED = ("null", "emulated-npu")
 
 
 @dataclass(eq=False)
@@ -128,8 +129,13 @@ class InProcessSession(AgentSession):
         """Do nothing; nothing is open."""
 
 
-def in_process(device: Device, purpose: Purpose = "measurement") -> InProcessSession:  # noqa: ARG001
-    """Return a session with a new backend of the device; raises BackendError if the backend refuses its options."""
+def in_process(device: Device, purpose: Purpose = "measurement") -> AgentSession:
+    """Return a session with a new backend of the device; raises BackendError if the backend refuses its options.
+
+    A device of a real runtime gets its agent, because the runtime's threads and settings are those of a whole process.
+    """
+    if device.backend not in _SELF_CONTAINED:
+        return open_session(device, purpose)
     try:
         return InProcessSession(create(device.backend, device.options))
     except Refused as refused:
