@@ -168,7 +168,7 @@ def test_a_campaign_is_intact_while_another_process_writes_it(path: Path) -> Non
         with Journal(path) as journal:
             for number in itertools.count(100):
                 journal.add(1, 5, [(Slot(0, number, at), "p", [Sample(5, 5, None, 0)]) for at in range(20)], {})
-                if ended.is_set():
+                if ended.wait(0.002):
                     return
 
     writer = threading.Thread(target=write)
