@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,10 +27,16 @@ _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
 """A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
 
 
+def _room_bytes() -> int:
+    """Return the bytes that files in memory may take: half of the memory that is available, or less."""
+    found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    return min(shutil.disk_usage(_IN_MEMORY).free, int(found[1]) * 512 if found else 0)
+
+
 def pytest_configure() -> None:
     """Put temporary files of tests, and of what they start, into memory where there is room, unless TMPDIR is set."""
     is_usable = os.access(_IN_MEMORY, os.W_OK) and not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
-    if "TMPDIR" not in os.environ and is_usable and shutil.disk_usage(_IN_MEMORY).free >= _ROOM_BYTES:
+    if "TMPDIR" not in os.environ and is_usable and _room_bytes() >= _ROOM_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
 
 

@@ -69,6 +69,17 @@ def test_one_module_of_the_host_imports_the_runtime() -> None:
     assert found == {ROOT / "harness" / "host_runtime.py"}
 
 
+def test_a_program_starts_when_all_of_its_module_is_defined() -> None:
+    """What stands behind the start of a program does not exist while it runs."""
+    starts = {
+        path: [at for at, one in enumerate(body) if isinstance(one, ast.If) and "__main__" in ast.unparse(one.test)]
+        for path in _modules(*SOURCE, "benchmarks", "fuzz")
+        if (body := ast.parse(path.read_text()).body)
+    }
+    assert any(starts.values())
+    assert [path for path, ats in starts.items() if ats and ats != [len(ast.parse(path.read_text()).body) - 1]] == []
+
+
 def test_modules_of_tests_have_names_of_their_own() -> None:
     """pytest imports all of them side by side, and refuses the second one of a name."""
     counts = Counter(path.name for path in _modules("tests") if path.name.startswith("test_"))

@@ -306,10 +306,6 @@ def main() -> None:
         say(json.dumps({"left_behind": len(agents_here())}))
 
 
-if __name__ == "__main__":
-    main()
-
-
 def agent_below(parent: int, known: set[int]) -> int | None:
     """Return the process of an agent or a worker whose parent is `parent`, or None.
 
@@ -364,3 +360,7 @@ def read_ending(folder: Path) -> Ending | None:
     """Return how the last run ended, or None if it was killed before it could write that."""
     path = folder / ENDING
     return Ending(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+if __name__ == "__main__":
+    main()

@@ -90,8 +90,8 @@ class CpuRuntime:
 
     def _once(self, run: Callable[[], Any]) -> Sample:
         is_pool = self.clock == "wall"
-        who = resource.RUSAGE_SELF if is_pool else resource.RUSAGE_THREAD
         waited = self._waits.total_ns() if is_pool else None
+        who = resource.RUSAGE_THREAD if waited is None else resource.RUSAGE_SELF
         switches = resource.getrusage(who).ru_nivcsw
         wall = time.perf_counter_ns()
         cpu = time.thread_time_ns()

@@ -37,7 +37,7 @@ class ValidateOptions:
         False
     )
     processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of processes that measure each network.")
+        int, typer.Option(metavar="N", min=1, help="Maximum number of processes that measure each network, beside disturbed ones.")
     ] = VALIDATION_PROCESSES
 
 

@@ -3,5 +3,5 @@
 ::
 
     nightly.toml -> night_plan -> due_jobs -> job_queue -> engine of harness.fleet -> results in the fleet's store
-    results -> report_building, which publishes tables -> set_comparison (harness.slowdowns) -> NightReport
+    results -> night, which publishes tables -> set_comparison (harness.slowdowns) -> NightReport
 """

@@ -41,6 +41,7 @@ from harness.validation.whole_networks import (
     ProcessPlan,
     ProcessSamples,
     measure_processes,
+    undisturbed,
     whole_latency,
 )
 from harness.workspace import AnyWorkspace, as_workspace
@@ -111,7 +112,7 @@ def validate(
     facts = sorted({*fingerprint, *table.fingerprint})
     changes = tuple(name for name in facts if fingerprint.get(name) != table.fingerprint.get(name))
     found = validation_of(table, results, fingerprint_changes=changes, oracle=oracle, method=table.method)
-    noises = [process.noise for process in measured.processes]
+    noises = [process.noise for process in _kept(measured.processes, left, table.clock)]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, dims or {}, found)
@@ -189,6 +190,12 @@ def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> Refu
     why = f"{len(estimated.unknown)} of {len(estimated.layers)} layers, for example {first.name} ({first.op})"
     step = "Run `harness profile` on it and build the table again"
     return RefusedNetwork.of(file, CoverageError(f"{table} lacks layers of {file}", why=why, next_step=step))
+
+
+def _kept(processes: Sequence[ProcessSamples], cases: Sequence[NetworkCase], clock: str) -> Sequence[ProcessSamples]:
+    """Return the processes in which some network was undisturbed; all processes if these are fewer than two."""
+    kept = [one for one in processes if any(undisturbed([one], case.whole.id, clock) for case in cases)]
+    return kept if len(kept) > 1 else processes
 
 
 def _compare(case: NetworkCase, found: MeasuredProcesses, clock: str) -> NetworkValidation:

@@ -171,8 +171,11 @@ def _stops(
     rules: Mapping[str, StoppingRule], probes: Collection[str], processes: Sequence[ProcessSamples], clock: str
 ) -> dict[str, Stop]:
     """Return those of the networks that no further process needs to measure, with the reason."""
-    measured = {probe: whole_latency(processes, probe, clock) for probe in probes}
-    found = {probe: rules[probe].stop(one.processes_s, one.halfwidth_s) for probe, one in measured.items()}
+    found = {}
+    for probe in probes:
+        kept = undisturbed(processes, probe, clock)
+        one = whole_latency(kept, probe, clock) if kept else None
+        found[probe] = None if one is None else rules[probe].stop(one.processes_s, one.halfwidth_s)
     return {probe: reason for probe, reason in found.items() if reason is not None}
 
 
@@ -189,15 +192,23 @@ def _refusals(session: AgentSession, plan: ProbePlan) -> dict[str, str]:
     return refused
 
 
+def undisturbed(processes: Sequence[ProcessSamples], probe: str, clock: str) -> list[ProcessSamples]:
+    """Return the processes that measured a network, on the wall clock without those with mostly preempted runs.
+
+    Programs that take a core from one of several threads double the latency.
+    """
+    measured = [process for process in processes if probe in process.samples]
+    return [one for one in measured if clock != "wall" or not is_mostly_preempted(one.samples[probe])]
+
+
 def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -> WholeLatency:
     """Return the latency of one network over the processes that measured it.
 
-    On the wall clock, processes with mostly preempted runs are left out if there are others: programs that take a core
-    from one of several threads double the latency.
+    Processes that other programs disturbed are left out if at least two others show how far processes differ.
     """
     processes = [process for process in processes if probe in process.samples]
-    if clock == "wall":
-        processes = [one for one in processes if not is_mostly_preempted(one.samples[probe])] or processes
+    kept = undisturbed(processes, probe, clock)
+    processes = kept if len(kept) > 1 else processes
     measured = [summarise(process.samples[probe], clock) for process in processes]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,17 +20,19 @@ from device_agents.messages import LoadReport, LoadRequest
 RUN_NS = 2_000_000
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts the waits of threads")
+@pytest.mark.skipif(not CoreWaits().total_ns(), reason="this system does not count the waits of threads")
 def test_a_program_on_the_same_core_adds_waits() -> None:
     """The waits of this process grow while it shares its core with another one that works."""
     cores, waits = os.sched_getaffinity(0), CoreWaits()
     os.sched_setaffinity(0, {min(cores)})
     try:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-            before = waits.total_ns()
-            while waits.total_ns() == before:  # the other program wants the core as soon as it has started
-                pass
-            other.kill()
+            try:
+                before = waits.total_ns()
+                while waits.total_ns() == before:  # the other program wants the core as soon as it has started
+                    pass
+            finally:
+                other.kill()
     finally:
         os.sched_setaffinity(0, cores)
     assert before is not None
@@ -38,6 +41,14 @@ def test_a_program_on_the_same_core_adds_waits() -> None:
 def test_a_system_without_statistics_has_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system does not count waits, there is no figure."""
     monkeypatch.setattr("device_agents.backends.core_waits._TASKS", os.path.join(os.sep, "no", "such", "folder"))
+    assert CoreWaits().total_ns() is None
+
+
+def test_a_kernel_that_does_not_count_has_no_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Zeros alone are no figure: a kernel writes them whose statistics are off."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "schedstat").write_text("0 0 0\n")
+    monkeypatch.setattr("device_agents.backends.core_waits._TASKS", str(tmp_path))
     assert CoreWaits().total_ns() is None
 
 

@@ -29,7 +29,7 @@ MOST_WAITING = 0.7
 OTHER_CORES, OTHER_SHARE = 0.7, 0.35
 """Other programs are noise if they use more than so many cores, and more than this share of all cores."""
 MOST_TAKEN = 0.25
-"""Several threads wait for each other: they lose what others use of more than the cores without a thread."""
+"""Cores that other programs may use beside several threads, if every core has a thread."""
 _LEAST_WINDOW_S = 1.0
 """Processor time over which counters of a hundredth of a second mean something."""
 _MOST_TASKS = 1e6
@@ -45,7 +45,8 @@ class MachineLoad:
     """What a machine did besides measuring; each is None if it does not report it.
 
     `steal` is the share of the processor time that the hypervisor gave to other guests, `other_cores` how many cores
-    other programs used on average, and `waiting` how many tasks more than cores wanted to run. `threads` measured.
+    other programs used on average, and `waiting` how many tasks more than cores wanted to run. `threads` is the number
+    of threads that were measured.
     """
 
     steal: float | None = None
@@ -73,10 +74,14 @@ class MachineLoad:
 
     @property
     def slowdown(self) -> float:
-        """How much longer threads that wait for each other take at least, as a fraction; 0 for one thread."""
-        if self.threads == 1 or not self.reasons:
+        """The share of the cores that others want beyond what is harmless; 0 for one thread.
+
+        Several threads wait for each other, and take at least so much longer, in all samples.
+        """
+        if self.threads == 1 or not self.cores:
             return 0.0
-        return max(self.waiting or 0.0, self.other_cores or 0.0) / self.cores
+        excess = (self.waiting or 0.0) - MOST_WAITING, (self.other_cores or 0.0) - self._harmless_cores
+        return max(0.0, *excess) / self.cores
 
     @property
     def _harmless_cores(self) -> float:
@@ -155,8 +160,7 @@ def judge(
 ) -> MachineNoise:
     """Return the verdict on the machine of a campaign.
 
-    A spread `of_networks` between processes contains the drift, which then does not widen the resolution. Nor does the
-    load then: processes that it disturbed are left out.
+    A spread `of_networks` between processes contains the drift, which then does not widen the resolution.
 
     Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
     clocks only. An emulated device has no other work.
@@ -164,7 +168,7 @@ def judge(
     is_emulated = fingerprint.get("runtime") == _EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load
     resolution = spreads.resolution(of_networks=of_networks)
-    if not of_networks and load.slowdown:  # steady load: no spread shows it
+    if load.slowdown:  # no spread shows a steady load
         resolution = max(load.slowdown, resolution or 0.0)
     reasons = () if is_emulated else (*spreads.reasons, *load.reasons)
     verdict: Verdict = "noisy" if reasons else "quiet"
