@@ -37,7 +37,10 @@ class ValidateOptions:
         False
     )
     processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of processes that measure each network, beside disturbed ones.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Maximum number of processes that measure each network, beside disturbed ones."
+        ),
     ] = VALIDATION_PROCESSES
 
 
