@@ -142,17 +142,21 @@ def read_lut(folder: Path, device: str | None = None) -> Lut:
     return of_device(_read_folder(folder, _file_states(folder)), device, str(folder))
 
 
-def _file_states(folder: Path) -> tuple[tuple[str | int, ...], ...]:
-    """Return what changes with any file of a folder; nothing if it cannot be listed, which reading it reports."""
+def _file_states(folder: Path) -> tuple[tuple[int, ...] | None, ...]:
+    """Return what changes with any file of a table; None for one that is not there, which reading it reports."""
+    return tuple(map(_state, (folder / name for name in (MANIFEST, ENTRIES, CORRELATION, PREDICTOR, CHAINS))))
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
     try:
-        states = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+        at = path.stat()
     except OSError:
-        return ()
-    return tuple((name, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in states)
+        return None
+    return at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
 
 
 @functools.lru_cache(maxsize=2)
-def _read_folder(folder: Path, _states: tuple[tuple[str | int, ...], ...]) -> Lut:
+def _read_folder(folder: Path, _states: tuple[tuple[int, ...] | None, ...]) -> Lut:
     held = (CORRELATION, PREDICTOR, CHAINS)
     entries = _read_part(folder / ENTRIES, read_large)
     others = {name: read_part(folder / name) for name in held if (folder / name).exists()}

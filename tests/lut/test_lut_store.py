@@ -459,6 +459,7 @@ def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path,
 def test_a_table_is_read_once_until_a_file_of_it_changes(tmp_path: Path) -> None:
     """Opening a table again returns the same value; once a byte of a file differs, it is refused."""
     made = publish(table([entry("layer")]), tmp_path)
+    (made.path / ".#entries.csv").symlink_to("an editor's lock")
     assert read_lut(made.path) is read_lut(made.path)
     file = made.path / ENTRIES
     file.write_bytes(file.read_bytes().replace(b"layer", b"lazer"))
