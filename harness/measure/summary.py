@@ -47,7 +47,7 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     clock was not recorded.
     """
     clean = [sample for sample in samples if not sample.preemptions]
-    used = clean if len(clean) >= max(2, MIN_CLEAN_SHARE * len(samples)) else list(samples)
+    used = clean if len(clean) > 1 and not is_mostly_preempted(samples) else list(samples)
     values = [seconds_of(sample, clock) for sample in used]
     if not values:
         raise ValueError("no samples")

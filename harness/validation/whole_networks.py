@@ -173,9 +173,9 @@ def _stops(
     """Return those of the networks that no further process needs to measure, with the reason."""
     found = {}
     for probe in probes:
-        kept = undisturbed(processes, probe, clock)
-        one = whole_latency(kept, probe, clock) if kept else None
-        found[probe] = None if one is None else rules[probe].stop(one.processes_s, one.halfwidth_s)
+        if kept := undisturbed(processes, probe, clock):
+            one = whole_latency(kept, probe, clock)
+            found[probe] = rules[probe].stop(one.processes_s, one.halfwidth_s)
     return {probe: reason for probe, reason in found.items() if reason is not None}
 
 
