@@ -138,7 +138,10 @@ def _first_line(path: str) -> Optional[str]:
 def power_readings() -> Dict[str, float]:
     """Return `energy_j`, a counter that wraps at `energy_range_j`, and `power_w`, the present power of the sensors.
 
-    If there is a program, only what it prints counts. Machines with several packages report no energy: a network uses
+    They come from the program of this device's owner, INA sensors, or the processor's RAPL counter. The program is the
+    file `PROGRAM` in the account that runs the agent: no message of the host names or changes it, and whoever may write
+    there may run programs anyway. If there is one, only what it prints counts. A device without any of the three, or
+    whose files the agent may not read, reports nothing. Machines with several packages report no energy: a network uses
     only one of them, and which one is unknown.
     """
     program = os.path.expanduser(PROGRAM)

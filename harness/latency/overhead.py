@@ -284,7 +284,8 @@ def is_plain_null(terms: OverheadTerms) -> bool:
 def fit_plain_overhead(nulls: Sequence[tuple[OverheadTerms, Measurement]], drift: float = SLOW_DRIFT) -> Overhead:
     """Fit a, b and c by scikit-learn's `LinearRegression` to null probes of one auxiliary layer (S1.4).
 
-    Nothing is weighted, bounded or made robust; all other coefficients are zero.
+    Nothing is weighted, bounded or made robust; all other coefficients are zero. The time of that layer, and of a
+    device's own memory, is in a, b and c.
 
     Their errors are those of White, corrected for leverage (HC3): they hold although long totals scatter more, and
     include what a plain model leaves unexplained. Raises IllConditionedDesign where the sizes do not separate a, b, c.

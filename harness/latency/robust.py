@@ -99,7 +99,8 @@ def robust_fits(design: Floats, totals: Floats, weight: Floats) -> Floats:
     """Return Huber estimates for `totals`, of shape (fits, probes), by iteratively reweighted least squares.
 
     `design` has the shape (probes, columns), `weight` is one over each probe's error. Returns (fits, columns), none
-    of them negative. The weighted design must have full rank.
+    of them negative. The weighted design must have full rank. The refits of an interval differ only in their totals: as
+    one stack they take milliseconds, one by one through `sparse_system` they take seconds.
     """
     scale = np.linalg.norm(design * weight[:, None], axis=0)
     scaled, wanted = design * weight[:, None] / scale, totals * weight

@@ -152,7 +152,13 @@ def _signature(layer: HardwareLayer) -> str:
 
 
 def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
-    """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError."""
+    """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError.
+
+    This process and its forks take the numbers of models from one pipe, the largest model first, and each fork writes
+    what it finds to a file of its own. What one does not finish is missing in the result; loading the probe compiles
+    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it met, and
+    later forks inherit them.
+    """
     found: Dict[bytes, TimedModel] = {}
     for first in range(0, len(models), MOST_MODELS):
         part = sorted(models[first : first + MOST_MODELS], key=len, reverse=True)

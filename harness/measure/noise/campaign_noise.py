@@ -187,7 +187,10 @@ def scatter_of(processes: Sequence[Sequence[Sample]], clock: str) -> float | Non
 
 
 def check_steady(journal: Journal, campaign: Campaign) -> None:
-    """Raise DeviceUnsteady if the device's speed changed by more than MOST_DRIFT during the campaign."""
+    """Raise DeviceUnsteady if the device's speed changed by more than MOST_DRIFT during the campaign.
+
+    Such a campaign is complete, but its layers were measured at different speeds: it enters no table.
+    """
     drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
     if not drift.is_too_large:
         return

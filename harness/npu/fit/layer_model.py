@@ -287,7 +287,11 @@ def _model(
 
 @dataclass(frozen=True, order=True)
 class MultiplierArray:
-    """An array of multipliers."""
+    """An array of multipliers that reduces over its rows and computes one output channel per column.
+
+    Channels that do not fill it leave multipliers idle, so latency has steps in the numbers of channels. An array of
+    1 x 1 has no steps.
+    """
 
     rows: int = 1
     columns: int = 1

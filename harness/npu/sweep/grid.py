@@ -1,4 +1,7 @@
-"""The machines of a sweep: built-in ones and files, with every combination of the values of --set."""
+"""The machines of a sweep: built-in ones and files, with every combination of the values of --set.
+
+Values are texts such as `8,16,32`, `256K:4M:x2` or `100:500:+100`.
+"""
 
 from __future__ import annotations
 
