@@ -46,6 +46,7 @@ _SIGNIFICANT = 0.01
 _amounts_of = attrgetter(*TERM_NAMES)
 _FREE = ("auxiliary_input_bytes", "auxiliary_output_bytes", "loaded_bytes", "stored_bytes")
 _LEAST_DENOMINATOR = 1e-6
+_VARY = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
 
 
 @dataclass(frozen=True)
@@ -189,10 +190,9 @@ def _separable(
 ) -> tuple[np.ndarray[Any, Any], float]:
     """Return the columns that the design separates, and its condition number with columns of unit length."""
     names = [COLUMNS[column] for column in used]
-    step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
         why = f"{len(design)} null probes cannot separate {', '.join(names) or 'any terms'}"
-        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
+        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=_VARY)
     condition, shares = _condition(design[:, used], weight)
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, shares, strict=True) if share > 0.3]
@@ -218,7 +218,7 @@ def _separable(
 def _condition(design: Floats, weight: Floats) -> tuple[float, Floats]:
     """Return the condition number of a weighted design, and the shares of columns in what it separates least."""
     scaled = design * weight[:, None]
-    _, singular, right = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=0))
+    _, singular, right = np.linalg.svd(scaled / np.maximum(np.linalg.norm(scaled, axis=0), 1e-300))
     return float(singular[0] / max(singular[-1], 1e-300)), abs(right[-1])
 
 
@@ -295,11 +295,11 @@ def fit_plain_overhead(nulls: Sequence[tuple[OverheadTerms, Measurement]], drift
     chosen = [(terms, measurement) for terms, measurement in nulls if is_plain_null(terms)]
     sizes = np.array([(terms.input_bytes, terms.output_bytes) for terms, _ in chosen], float).reshape(-1, 2)
     total = np.array([measurement.latency_s for _, measurement in chosen])
-    condition = _plain_condition(sizes)
+    design = np.column_stack((np.ones(len(total)), sizes))
+    condition = _plain_condition(design)
     units = np.linalg.norm(sizes, axis=0)  # bytes are so many that the solver would treat seconds per byte as rounding
     model = LinearRegression().fit(sizes / units, total)
     values = np.array([float(model.intercept_), *(model.coef_ / units)])
-    design = np.column_stack((np.ones(len(total)), sizes))
     expected = design @ values
     by_column = np.array([1.0, *units])
     spread = _white_covariance(design / by_column, total - expected) / np.outer(by_column, by_column)
@@ -328,18 +328,15 @@ def fit_plain_overhead(nulls: Sequence[tuple[OverheadTerms, Measurement]], drift
     )
 
 
-def _plain_condition(sizes: Floats) -> float:
-    """Return the condition number of the design with columns of unit length; raises IllConditionedDesign."""
-    step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
-    if len(sizes) <= len(PLAIN_COLUMNS):
-        why = f"{len(sizes)} null probes of one auxiliary layer cannot separate a, b and c"
-        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
-    design = np.column_stack((np.ones(len(sizes)), sizes))
-    singular = np.linalg.svd(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), compute_uv=False)
-    condition = float(singular[0] / max(singular[-1], 1e-300))
+def _plain_condition(design: Floats) -> float:
+    """Return the condition number of the design; raises IllConditionedDesign."""
+    if len(design) <= len(PLAIN_COLUMNS):
+        why = f"{len(design)} null probes of one auxiliary layer cannot separate a, b and c"
+        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=_VARY)
+    condition, _ = _condition(design, np.ones(len(design)))
     if condition > MAX_CONDITION:
         why = f"Their sizes vary together (condition number {condition:.3g})"
-        raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=step)
+        raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=_VARY)
     return condition
 
 
