@@ -13,6 +13,7 @@ from device_agents.backends.onnx_bytes import fields
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from device_agents.resource_errors import is_out_of_memory
 from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
+from harness.network.documents import values_in
 from harness.samples import Clock, Sample
 from harness.strict_model import StrictModel
 from harness.text import last_part
@@ -23,7 +24,6 @@ _BYTES_PER_BYTE = 8
 """A runtime adds names, types and attributes to the nodes of the model, but no weights."""
 _SPARE_PARTS = 10_000
 _PARTS_PER_BYTE = 2
-_MARKS = (b",", b"[", b"{")
 _WITHIN: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph"},
     "graph": {1: "node", 5: "other", 11: "other", 12: "other", 13: "other", 14: "other"},
@@ -198,7 +198,7 @@ class RunCheck:
         """Return the series and the device state of one samples frame; raises ProtocolError."""
         self.room_bytes -= len(payload)
         # Before parsing: what a parser builds can take a hundred times the bytes of the text.
-        self._marks -= sum(map(payload.count, (b",", b"[", b"{")))
+        self._marks -= values_in(payload)
         if self.room_bytes < 0 or self._marks < 0:
             raise self._refused("it sent more bytes or values than the requested samples need")
         reply = check(_SamplesReply, payload, self._device)
@@ -306,7 +306,7 @@ def check_graph_size(format_name: str, content: bytes, model: bytes, device: str
                 if parts > most:
                     break
         else:
-            parts = sum(map(content.count, _MARKS))
+            parts = values_in(content)
     except ValueError as error:
         raise ProtocolError(f"{device} reported a malformed graph", why=str(error)) from None
     if parts > most:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 _LENGTH_BYTES = 8
-_MARKS = (b",", b"[", b"{")
 
 
 def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
@@ -36,9 +35,14 @@ def split_document(content: bytes, most: int | None = None) -> tuple[bytes, memo
     if not is_whole(content) or end > len(content):
         raise ValueError("cut short")
     header = content[start:end]
-    if most is not None and sum(map(header.count, _MARKS)) > most:
+    if most is not None and values_in(header) > most:
         raise ValueError("more values than a network has")
     return header, memoryview(content)[end:]
+
+
+def values_in(content: bytes) -> int:
+    """Return how many values a JSON document has at most, without parsing it."""
+    return sum(map(content.count, (b",", b"[", b"{")))
 
 
 def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
