@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, UnsupportedNetwork
 from harness.text import byte_size
 
 _LEAST_WALL_S = 60.0
@@ -57,6 +57,16 @@ class LimitSettings:
             more_s=more_s,
             bytes_per_byte=0 if given_bytes else _BYTES_PER_BYTE,
         )
+
+    def too_slow(self, file: str, task: str, time: str, limits: Limits) -> UnsupportedNetwork:
+        """Return the error for a file whose `task`, such as `to read`, takes more than this time."""
+        step = f"If you trust the file, allow more seconds: {self.more_seconds(limits)}"
+        return UnsupportedNetwork(f"{file} takes more than {time} {task}", next_step=step)
+
+    def too_large(self, file: str, task: str, limits: Limits, why: str = "") -> UnsupportedNetwork:
+        """Return the error for a file whose `task` takes more memory than the limit."""
+        step = f"If you trust the file, allow more: {self.more_memory(limits)}"
+        return UnsupportedNetwork(f"{file} {too_much_memory(limits)} {task}", why=why, next_step=step)
 
     def more_memory(self, limits: Limits) -> str:
         """Return the assignment that allows about four times the memory."""
