@@ -281,8 +281,7 @@ def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mappi
     In a table of mostly warm layers, one without weights that reads or writes bytes counts as warm in any case, because
     maps of bytes stay in the caches of networks whose weights do not.
     """
-    predictor = table.loaded_predictor
-    if not layers or predictor is None:
+    if not layers or (predictor := table.loaded_predictor) is None:  # it is loaded only for layers that need it
         return {}
     is_warm_on_bytes = is_warm or table.is_mostly_warm
     texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
