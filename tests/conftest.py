@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ settings.load_profile("shared machine")
 
 _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
 """A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
+
+_ENDING_S = 10.0
+"""How long a thread may take to end after its module."""
 
 
 def _room_bytes() -> int:
@@ -86,6 +90,16 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.delenv("HARNESS_CACHE_DIR", raising=False)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    """No module leaves a thread running: beside it, all later tests would read networks in new interpreters."""
+    yield
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        thread.join(_ENDING_S)
+    assert [thread.name for thread in others if thread.is_alive()] == []
 
 
 @pytest.fixture(autouse=True)

@@ -153,13 +153,19 @@ def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own, nothing of anybody else's
             process.wait(PATIENCE_S)
-        _end_callback_thread()
+        end_threads()
 
 
-def _end_callback_thread() -> None:
-    """End the thread that distributed keeps for callbacks: beside it, later tests read networks in new interpreters."""
+def end_threads() -> None:
+    """End the threads that distributed keeps: that of callbacks, and the loop of a client that could not connect.
+
+    Beside them, networks are read in new interpreters.
+    """
     from distributed import Future
+    from distributed.utils import LoopRunner
 
     if Future._cb_executor is not None:
         Future._cb_executor.shutdown()
         Future._cb_executor = None
+    for _, runner in list(LoopRunner._all_loops.values()):
+        runner._real_stop(PATIENCE_S)

@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, lab, wait_until
+from dask_rig import Lab, end_threads, lab, wait_until
 from nullbench import build_network
 from sshd_server import free_port
 
@@ -60,9 +60,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(autouse=True)
-def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    """This process sees the leases of the workers' agents."""
+def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
+    """This process sees the leases of the workers' agents, and forks where it reads networks."""
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", rig.environment["HARNESS_RUNTIME_FOLDER"])
+    yield
+    end_threads()
 
 
 def engine(rig: Lab, **changed: Any) -> DaskEngine:
