@@ -142,7 +142,8 @@ def test_a_worker_without_memory_waits_for_no_thread(
         requests = [LoadRequest(name, name.encode(), (), (), 4) for name in ("stuck", "full")]
         send_signal(workers, runtime_folder, signal.SIGSTOP)
         assert all(map(session.put_ahead, requests))
-        time.sleep(0.3)  # until the agent has passed both on: the worker takes them together
+        for _ in range(3):  # in the turns between its answers, the agent passes both on: the worker takes them together
+            session.status()
         send_signal(workers, runtime_folder, signal.SIGCONT)
         with pytest.raises(WorkerDied, match=f"the worker ended.*{message}") as caught:
             session.put(requests[0])
