@@ -25,6 +25,11 @@ def workers(runtime_folder: Path) -> list[int]:
     return [pid for pid, words in _device_processes(runtime_folder) if "worker" in words]
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal stopped the process."""
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 def runs(pid: int) -> bool:
     """Whether the process exists and has not ended (a zombie has)."""
     try:

@@ -90,11 +90,11 @@ class Lab:
         self._start("scheduler", [sys.executable, "-m", "distributed.cli.dask_scheduler", *words])
         wait_until(lambda: "Scheduler at" in self.log("scheduler"), "the scheduler")
 
-    def start_workers(self) -> None:
-        """Starts workers of two hosts that offer a device each, and one that both reach; waits until they do."""
-        for host, device in HOSTS.items():
-            self._start_worker(host, [device, "both"])
-        for host in HOSTS:
+    def start_workers(self, hosts: Sequence[str] = tuple(HOSTS)) -> None:
+        """Starts workers of hosts that offer a device each, and one that both reach; waits until they do."""
+        for host in hosts:
+            self._start_worker(host, [HOSTS[host], "both"])
+        for host in hosts:
             wait_until(lambda host=host: "Registered to" in self.log(host), host)  # type: ignore[misc]
 
     def _start_worker(self, host: str, devices: Sequence[str]) -> None:
