@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import warnings
@@ -13,6 +14,12 @@ import psutil
 
 OTHER = 12345
 """A user without rights of its own."""
+_SABOTAGE = Path(__file__).parent / "system" / "faults" / "sabotage"
+
+
+def sabotaged(**faults: object) -> dict[str, str]:
+    """Return the environment in which agents and workers have planted faults."""
+    return {"PYTHONPATH": str(_SABOTAGE), "HARNESS_SABOTAGE": json.dumps(faults)}
 
 
 def agents(runtime_folder: Path) -> list[int]:
@@ -26,8 +33,10 @@ def workers(runtime_folder: Path) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal stopped the process."""
-    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    """Whether the process exists and a signal stopped it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def runs(pid: int) -> bool:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import processes
 import psutil
@@ -161,11 +162,11 @@ def end_threads() -> None:
 
     Beside them, networks are read in new interpreters.
     """
-    from distributed import Future
-    from distributed.utils import LoopRunner
-
-    if Future._cb_executor is not None:
-        Future._cb_executor.shutdown()
-        Future._cb_executor = None
-    for _, runner in list(LoopRunner._all_loops.values()):
+    library: Any = sys.modules.get("distributed")
+    if library is None:
+        return
+    if library.Future._cb_executor is not None:
+        library.Future._cb_executor.shutdown()
+        library.Future._cb_executor = None
+    for _, runner in list(library.utils.LoopRunner._all_loops.values()):
         runner._real_stop(PATIENCE_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,14 +13,13 @@ from pathlib import Path
 
 import pytest
 from command_line import TIMEOUT_S, Harness, Outcome
-from processes import is_stopped, wait_until, workers
+from processes import is_stopped, sabotaged, wait_until, workers
 
 from device_agents.lease import Lease
 
 RUNS = 8
 STOPS_AFTER = 150
 """The run after which a worker stops: a third of a campaign and its golden probe."""
-SABOTAGE = Path(__file__).parent / "faults" / "sabotage"
 DEVICES = """
 [devices.emulated]
 backend = "null"
@@ -77,8 +75,7 @@ def _end(process: subprocess.Popen[str]) -> Outcome:
 @contextmanager
 def _stopped_in_the_middle(harness: Harness, network: Path, known: int = 0) -> Iterator[subprocess.Popen[str]]:
     """A command whose worker stops in the middle of its campaign, which has `known` samples before; then it goes on."""
-    faults = {"PYTHONPATH": str(SABOTAGE), "HARNESS_SABOTAGE": json.dumps({"stops_after": STOPS_AFTER})}
-    process = replace(harness, extra=faults).start(*_words(network, "--json"))
+    process = replace(harness, extra=sabotaged(stops_after=STOPS_AFTER)).start(*_words(network, "--json"))
     wait_until(lambda: any(map(is_stopped, workers(harness.runtime))), "the stop of the worker")
     wait_until(lambda: any(len(_taken(harness, one)) > known for one in _campaigns(harness)), "samples of a campaign")
     (worker,) = workers(harness.runtime)

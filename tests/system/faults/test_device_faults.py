@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import resource
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
-from processes import agents, wait_until, workers
+from processes import agents, sabotaged, wait_until, workers
 
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, LoadRequest, Visit, open_session, start_agent
@@ -28,7 +27,6 @@ from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement, summarise
 
-SABOTAGE = Path(__file__).parent / "sabotage"
 GRACE_S = 5.0
 """How long after its lease a holder has to end itself, before the next one ends it."""
 
@@ -39,8 +37,8 @@ def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def bend(**faults: object) -> None:
         if faults:
-            monkeypatch.setenv("PYTHONPATH", str(SABOTAGE))
-            monkeypatch.setenv("HARNESS_SABOTAGE", json.dumps(faults))
+            for name, value in sabotaged(**faults).items():
+                monkeypatch.setenv(name, value)
         else:
             monkeypatch.delenv("PYTHONPATH")
 
