@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
-from processes import agents, sabotaged, wait_until, workers
+from processes import agents, is_stopped, sabotaged, wait_until, workers
 
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, LoadRequest, Visit, open_session, start_agent
@@ -139,9 +139,10 @@ def test_a_worker_without_memory_waits_for_no_thread(
         session.acquire("the test")
         requests = [LoadRequest(name, name.encode(), (), (), 4) for name in ("stuck", "full")]
         send_signal(workers, runtime_folder, signal.SIGSTOP)
+        wait_until(lambda: all(map(is_stopped, workers(runtime_folder))), "the stop of the worker")
         assert all(map(session.put_ahead, requests))
         for _ in range(3):  # in the turns between its answers, the agent passes both on: the worker takes them together
-            session.status()
+            session._link.ask("status", 30.0, resource=device.resource)
         send_signal(workers, runtime_folder, signal.SIGCONT)
         with pytest.raises(WorkerDied, match=f"the worker ended.*{message}") as caught:
             session.put(requests[0])
