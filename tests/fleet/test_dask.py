@@ -500,7 +500,7 @@ def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
     codes = [rig.processes.pop(host).wait(60) for host in ("one", "two")]
     assert codes == [4, 4]
     assert "is gone" in rig.log("one")
-    assert is_free(rig, "one", "left")
+    wait_until(lambda: is_free(rig, "one", "left"), "a free board")
     held = {name: rig.series("one", name) for name in ("i/done", "i/cut")}
 
     rig.start_scheduler()

@@ -214,7 +214,7 @@ def test_closing_the_iterator_stops_the_requests(bench: Bench) -> None:
     running = LocalEngine(bench.workspace, QUICK, width=1).run([job(bench, name) for name in names], threading.Event())
     next(running)
     running.close()
-    assert all(not thread.name.startswith("jobs ") for thread in threading.enumerate())
+    assert all(not thread.name.startswith("requests ") for thread in threading.enumerate())
     assert all(run_one(bench, job(bench, name)).result is not None for name in names)
 
 
