@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
@@ -27,6 +28,8 @@ settings.load_profile("shared machine")
 _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
 """A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
 
+_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Returns freed memory to the system; None without the GNU C library."""
 _ENDING_S = 10.0
 """How long a thread may take to end after its module."""
 
@@ -93,9 +96,17 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    """No module leaves a thread running: beside it, all later tests would read networks in new interpreters."""
+def module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module leaves no thread, beside which all later tests would read networks in new interpreters, and no cache.
+
+    A fork takes the longer, the more memory the process has.
+    """
     yield
+    for value in vars(request.module).values():
+        if getattr(value, "__module__", "") == request.module.__name__ and hasattr(value, "cache_clear"):
+            value.cache_clear()
+    if _give_back is not None:
+        _give_back(0)
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     for thread in others:
         thread.join(_ENDING_S)
