@@ -168,5 +168,7 @@ def end_threads() -> None:
     if library.Future._cb_executor is not None:
         library.Future._cb_executor.shutdown()
         library.Future._cb_executor = None
-    for _, runner in list(library.utils.LoopRunner._all_loops.values()):
+    loops = library.utils.LoopRunner._all_loops
+    while loops:
+        _, (_, runner) = loops.popitem()
         runner._real_stop(PATIENCE_S)
