@@ -55,10 +55,12 @@ def decide_by_each_assumption(
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
     found = _decided(planner, range(len(ASSUMPTIONS)), options)
     yield from found
-    if all(plan.passes == 1 for decision in found[_DOUBTING] for plan in decision.chains):
-        with contextlib.suppress(DoesNotFit):
-            ends = planner.longer((0, *(decision.end for decision in found[_DOUBTING]))).ends
-            yield tuple([planner.decide(start, end) for start, end in itertools.pairwise(ends)])
+    for place, decisions in enumerate(found):
+        if all(plan.passes == 1 for decision in decisions for plan in decision.chains):
+            with contextlib.suppress(DoesNotFit):
+                assuming = planner.assuming(place)
+                ends = assuming.longer((0, *(decision.end for decision in decisions))).ends
+                yield tuple([assuming.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
