@@ -20,8 +20,6 @@ _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
 """Layers of a graph that is tried as one chain."""
-_FEW_LAYERS = 16
-"""Layers of a graph whose chains are compared with others."""
 _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
@@ -68,8 +66,8 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
 
 
 def compares_chains(graph: Graph, options: Options) -> bool:
-    """Return whether `other_chains` of a graph are worth a comparison: it is short, and the options fix no chains."""
-    return 1 < len(graph.layers) <= _FEW_LAYERS and options.chains == "auto" and not options.single_layers
+    """Return whether `other_chains` of a graph are worth a comparison: the options fix no chains."""
+    return len(graph.layers) > 1 and options.chains == "auto" and not options.single_layers
 
 
 def other_chains(
