@@ -33,7 +33,9 @@ from device_agents.emulated_npu.machine import Machine
 MAX_CHAIN = 12
 _CLOSE = 1.01
 _ALIKE = 1.02
-"""How much more ways with fewer passes may cost: where units overlap in passes, and where queues share the work."""
+_SAME = 1.002
+"""How much more ways with fewer passes may cost: where units overlap in passes, where queues share the work, and where
+only the time of compiling them counts."""
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -160,7 +162,7 @@ class Planner:
             candidate for candidate in self._candidates[start, end] if assumption.trusting or not candidate.doubtful
         ]
         choices = sorted((candidate.chosen(assumption) for candidate in candidates), key=lambda choice: choice.cost_ps)
-        close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else 1.0
+        close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
@@ -325,5 +327,5 @@ def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
 
     Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
     """
-    alike = [choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps] if close > 1 else choices[:1]
+    alike = (choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps)
     return min(alike, key=lambda choice: choice.passes)
