@@ -82,18 +82,18 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    graph, place, left = best.division.graph, 0, _COMPARED_ITEMS
-    while place < len(best.decisions):
-        place += 1
-        for decisions in predictor.others(graph, best.decisions, place - 1):
-            left -= best.items
-            if left < 0:
-                return best
-            way = schedule(graph, decisions)
-            if way.predicted_ps < best.predicted_ps:
-                best, place = way, place - 1
-                break
-    return best
+    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
+    while True:
+        for ends, decisions in predictor.others(graph, best.decisions) if best.items <= left else ():
+            if ends not in tried and best.items <= left:
+                tried.add(ends)
+                left -= best.items
+                way = schedule(graph, decisions)
+                if way.predicted_ps < best.predicted_ps:
+                    best = way
+                    break
+        else:
+            return best
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:

@@ -121,7 +121,7 @@ class CutSearch:
     def _finer(
         self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> list[TimedPlan]:
-        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are hardly faster than those before."""
+        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are hardly faster than before."""
         found: list[TimedPlan] = []
         idle = 0
         for cuts in candidates:

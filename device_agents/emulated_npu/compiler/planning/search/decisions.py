@@ -71,31 +71,38 @@ def compares_chains(graph: Graph, options: Options) -> bool:
 
 
 def other_chains(
-    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
-) -> Iterator[tuple[Decision, ...]]:
-    """Yield chains of a graph in which the one at a place is joined to the next, ends elsewhere, or is cut in two.
+    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision]
+) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
+    """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
-    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out.
+    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
+    halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
-    pair = decisions[place : place + 2]
+    found: list[tuple[int, int, int, tuple[int, ...]]] = []
+    for place in range(len(decisions)):
+        for count, ends, close in _changes(decisions[place : place + 2]):
+            estimates_ps = [planner.estimated_ps(*chain) for chain in itertools.pairwise(ends)]
+            taken_ps = sum(each.chosen.predicted_ps for each in decisions[place : place + count])
+            needed_ps = sum(filter(None, estimates_ps))
+            if all(each is not None for each in estimates_ps) and needed_ps <= close * taken_ps:
+                found.append((needed_ps - taken_ps, place, count, ends))
+    for _, place, count, ends in sorted(found):
+        with contextlib.suppress(DoesNotFit):
+            new = (within.decide(*chain) for chain in itertools.pairwise(ends))
+            yield ends, (*decisions[:place], *new, *decisions[place + count :])
+
+
+def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], float]]:
+    """Yield how many of two chains change, where new ones begin and end, and how much longer these may take."""
     start, end, last = pair[0].start, pair[0].end, pair[-1].end
-    ways: list[tuple[Sequence[Decision], tuple[int, ...], float]] = [
-        (pair, (start, last), _CLOSE),
-        (pair[:1], (start, start + 1, end), _CLOSE),
-    ]
-    ways += [(pair, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
-    for old, ends, close in ways:
-        chains = list(itertools.pairwise(ends))
-        if any(low >= high for low, high in chains) or chains == [(each.start, each.end) for each in old]:
-            continue
-        estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
-        most_ps = close * sum(each.chosen.predicted_ps for each in old)
-        if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
-            with contextlib.suppress(DoesNotFit):
-                new = (within.decide(*chain) for chain in chains)
-                yield (*decisions[:place], *new, *decisions[place + len(old) :])
+    both = len(pair)
+    if both > 1:
+        yield both, (start, last), _CLOSE
+    ways = [(1, (start, start + 1, end), _CLOSE)]
+    ways += [(both, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
+    yield from (way for way in ways if all(low < high for low, high in itertools.pairwise(way[1])))
 
 
 def decide_chains(
