@@ -120,22 +120,27 @@ class Planner:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
         return self._joined(range(len(self._graph.layers) + 1), 0)
 
-    def longer(self, ends: Sequence[int]) -> ChainOutline:
-        """Return chains with these ends, joined to chains of more than MAX_CHAIN layers as long as that is faster."""
+    def longer(self, chains: Sequence[Decision]) -> ChainOutline:
+        """Return these chains, those in one pass joined to more than MAX_CHAIN layers as long as that is faster."""
+        ends = (0, *(chain.end for chain in chains))
+        several = [chain.end for chain in chains if chain.chosen.passes > 1]
         found = self.outlined(ends)
-        while (longer := self._joined(found.ends, MAX_CHAIN)).cost_ps < found.cost_ps:
+        while (longer := self._joined(found.ends, MAX_CHAIN, several)).cost_ps < found.cost_ps:
             found = longer
         return found
 
-    def _joined(self, ends: Sequence[int], beyond: int) -> ChainOutline:
+    def _joined(self, ends: Sequence[int], beyond: int, apart: Sequence[int] = ()) -> ChainOutline:
         """Return the fastest chains that end at some of these places; raises DoesNotFit.
 
-        Each is between two places that follow each other, or has more than `beyond` layers.
+        Each is between two places that follow each other, or has more than `beyond` layers; one that ends at a place of
+        `apart` is joined to no other.
         """
         best = {0: ChainOutline(0, 0, (0,))}
         for place, end in enumerate(ends[1:], 1):
-            starts = [ends[start] for start in self.starts(place) if start == place - 1 or end - ends[start] > beyond]
-            best[end] = self._cheapest(end, starts, best)
+            first = max((other for other in apart if other < end), default=0)
+            longer = (ends[start] for start in self.starts(place)[1:] if end - ends[start] > beyond)
+            joined = [start for start in longer if start >= first and end not in apart]
+            best[end] = self._cheapest(end, [ends[place - 1], *joined], best)
         return best[ends[-1]]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:

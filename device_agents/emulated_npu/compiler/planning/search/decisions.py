@@ -39,7 +39,7 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    Chains in one pass each are also joined to longer ones than are searched first, and a short graph is tried as one.
+    Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -54,11 +54,10 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
     found = _decided(planner, range(len(ASSUMPTIONS)), options)
     yield from found
     for place, decisions in enumerate(found):
-        if all(plan.passes == 1 for decision in decisions for plan in decision.chains):
-            with contextlib.suppress(DoesNotFit):
-                assuming = planner.assuming(place)
-                ends = assuming.longer((0, *(decision.end for decision in decisions))).ends
-                yield tuple([assuming.decide(start, end) for start, end in itertools.pairwise(ends)])
+        with contextlib.suppress(DoesNotFit):
+            within = planner.assuming(place).within(_halo_bytes(decisions))
+            ends = within.longer(decisions).ends
+            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
@@ -79,7 +78,7 @@ def other_chains(
     halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
-    within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
+    within = planner.within(_halo_bytes(decisions))
     found: list[tuple[int, int, int, tuple[int, ...]]] = []
     for place in range(len(decisions)):
         for count, ends, close in _changes(decisions[place : place + 2]):
@@ -92,6 +91,11 @@ def other_chains(
         with contextlib.suppress(DoesNotFit):
             new = (within.decide(*chain) for chain in itertools.pairwise(ends))
             yield ends, (*decisions[:place], *new, *decisions[place + count :])
+
+
+def _halo_bytes(decisions: Sequence[Decision]) -> int:
+    """Return the size of the halo buffer of some chains."""
+    return max(plan.halo_bytes for decision in decisions for plan in decision.chains)
 
 
 def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], float]]:
