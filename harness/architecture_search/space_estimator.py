@@ -94,8 +94,9 @@ class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
     `overhead_s`, its variance, and `exchange_s`, which the layers take at least, are those of every candidate.
-    `relative_variance` is that of errors which all layers share, `interruptions` is that of the table. `tables` are for weights that are in the caches and for those that are
-    not, or one for both; where there are two, `weights` mixes them.
+    `relative_variance` is that of errors which all layers share, `interruptions` is that of the table. `tables` are for
+    weights that are in the caches and for those that are not, or one for both; where there are two, `weights` mixes
+    them.
     """
 
     sizes: tuple[int, ...]

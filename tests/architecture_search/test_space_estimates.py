@@ -63,7 +63,8 @@ def test_estimates_are_those_of_the_assembled_networks(
     """Latency, interval and coverage equal those of `estimate` for the candidate's own ONNX file, to 1e-9.
 
     So do they where the table has too few warm layers for networks between warm and cold, where the device loads
-    weights ahead of their layers and some candidates take less than their transfers, and in the copy that other processes get.
+    weights ahead of their layers and some candidates take less than their transfers, and in the copy that other
+    processes get.
     """
     if kind == "loads ahead":
         load_ahead(monkeypatch, 1 << 10)

@@ -48,7 +48,6 @@ from harness.predictor.features.layer_features import (
     Pair,
     axes_suffix,
     channelwise,
-    matrix_product,
     plane_of,
     recurrent,
     unfolding,

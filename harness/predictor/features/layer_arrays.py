@@ -81,13 +81,9 @@ class LayerArrays:
         return np.array([unfolds(name) for name in self.operators], dtype=bool)
 
     def without_copies(self) -> LayerArrays:
-        """Return the layers as on a device that reads the windows of all convolutions in place.
-
-        It has no matrices to multiply where each output channel reads one input channel.
-        """
+        """Return the layers as on a device that reads the windows of all convolutions in place."""
         moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
-        alone = (self.sizes["in_channels"] == self.groups) & (self.sizes["out_channels"] == self.groups)
-        return replace(self, moved_bytes=moved_bytes, sizes=self.sizes | {"is_channelwise": alone.astype(np.float64)})
+        return replace(self, moved_bytes=moved_bytes)
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""
