@@ -3,8 +3,8 @@
 The *ideal time* of a layer is the longer of the times of its bytes and its work, each at the fastest rate that any
 training layer reached. No layer is much faster. A class of operators is slower by a factor that follows from its larger
 layers, and has a launch time that follows from its smallest ones; no layer is much slower than both together
-(channels and sums are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that mostly read
-weights. Both limits never shrink if a size of a layer grows.
+(channels and sums are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that
+mostly read weights. Both limits never shrink if a size of a layer grows.
 
 A layer below resolution shows what it takes at most, and so a rate that is reached at least.
 
