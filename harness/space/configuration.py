@@ -13,13 +13,13 @@ from harness.predictor.features.layer_features import (
     FLOAT_WEIGHTS,
     INTEGER,
     PACKED,
-    RECURRENT,
     LayerFeatures,
     axes_suffix,
     channelwise,
     convolution,
     matrix_product,
     plane_of,
+    recurrent,
     unfolding,
 )
 from harness.space.data_movement import Elementwise, Mover
@@ -142,9 +142,8 @@ class Recurrent:
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        depth, columns = self.depth + self.columns, GATES[self.op] * self.columns
-        found = matrix_product(rows=self.steps, depth=depth, columns=columns, batch=self.directions)
-        return replace(found, operator=f"{RECURRENT}/{self.op}")
+        sizes = {"inputs": self.depth, "state": self.columns, "columns": GATES[self.op] * self.columns}
+        return recurrent(self.op, steps=self.steps, batch=1, directions=self.directions, **sizes)
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,12 @@ from harness.predictor.features.layer_features import (
     FLOAT_WEIGHTS,
     INTEGER,
     PACKED,
-    RECURRENT,
     LayerFeatures,
     Pair,
     axes_suffix,
     channelwise,
-    matrix_product,
     plane_of,
+    recurrent,
     unfolding,
 )
 
@@ -191,15 +190,14 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
 
 
 def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
-    """Return the features of a recurrent layer: a product of all gates for each step, a group for each direction."""
+    """Return the features of a recurrent layer."""
     shapes = [operator.tensor(slot).shape or () for slot in range(3)]
     if any(len(shape) != 3 for shape in shapes):
         return None
-    read, (directions, columns, inputs), state = shapes
-    depth = inputs + state[2]
-    found = matrix_product(rows=math.prod(read[:2]), depth=depth, columns=columns, batch=directions)
-    item = ITEM_BYTES.get(operator.tensors[0].dtype, 4)
-    return replace(found, operator=f"{RECURRENT}/{operator.op}", element_bytes=item)
+    (steps, batch, _), (directions, columns, inputs), (_, _, state) = shapes
+    sizes = {"inputs": inputs, "state": state, "columns": columns, "directions": directions}
+    found = recurrent(operator.op, steps=steps, batch=batch, **sizes)
+    return replace(found, element_bytes=ITEM_BYTES.get(operator.tensors[0].dtype, 4))
 
 
 def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> str:
