@@ -198,8 +198,9 @@ def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
     read, (directions, columns, inputs), state = shapes
     depth = inputs + state[2]
     found = matrix_product(rows=math.prod(read[:2]), depth=depth, columns=columns, batch=directions)
-    item = ITEM_BYTES.get(operator.tensors[0].dtype, 4)
-    return replace(found, operator=f"{RECURRENT}/{operator.op}", element_bytes=item)
+    data = operator.tensors[0].dtype
+    path = f"{RECURRENT}{type_suffix(data)}/{operator.op}"
+    return replace(found, operator=path, element_bytes=ITEM_BYTES.get(data, 4))
 
 
 def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> str:
@@ -288,7 +289,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
-        path = along_columns(path) if out_shape[-1] == in_shape[-1] > 1 else path
+        whole, sums = _reduced(layer)
+        out_shape = whole if math.prod(whole) == math.prod(out_shape) else out_shape
+        path = along_columns(path) if sums else path
     else:
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
@@ -309,6 +312,18 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         stride=stride,
     )
     return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
+
+
+def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
+    """Return the result's shape of a reduction with all axes, and whether it adds up rows, not their elements."""
+    for operator in layer.operators:
+        read = operator.tensors[0].shape if operator.tensors else None
+        if operator.op.startswith("Reduce") and read:
+            axes = operator.numbers("axes", ())
+            longer = [axis for axis, size in enumerate(read) if size > 1]
+            shape = tuple(1 if axis in axes else size for axis, size in enumerate(read))
+            return shape, bool(longer) and longer[-1] not in axes
+    return (), False
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:

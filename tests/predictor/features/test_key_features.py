@@ -122,12 +122,26 @@ def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
     assert layer.weight_elements == 2 * gates * 64 * (32 + 64)
 
 
+def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_reduces() -> None:
+    """The attribute keepdims changes no work."""
+    whole, less = (f"k1|x0:float32[1,64,64]|ReduceMean(x0){{axes=2}}|->t0:float32[1,64{one}]" for one in (",1", ""))
+    assert described(whole) == described(less)
+
+
+def test_recurrent_layers_of_other_types_have_a_class_of_their_own() -> None:
+    """Products of half precision run other code."""
+    weights = "c:float16[1,32,4],c:float16[1,32,8],c:float16[1,64]"
+    layer = described(f"k1|x0:float16[9,1,4]|LSTM(x0,{weights}){{hidden_size=8}}|->t0:float16[9,1,1,8]")
+    assert (layer.operator, layer.element_bytes) == ("mac/recurrent/steps-float16/LSTM", 2)
+
+
 @pytest.mark.parametrize(
     ("operator", "run"),
     [
         ("Gather(x0,c:int64[5]){axis=1}", 8),
         ("GatherND(x0,c:int64[5,1]){batch_dims=0}", 24),
         ("GatherND(x0,c:int64[5,2]){batch_dims=0}", 8),
+        ("GatherND(x0,c:int64[9,1]){batch_dims=1}", 8),
         ("GatherElements(x0,c:int64[9,3,4]){axis=2}", 1),
     ],
 )
@@ -176,6 +190,9 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
         ),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
+        ("x0:float32[1,8,8]|ReduceMax(x0){axes=2}|->t0:float32[1,8]", "move/reduce/axes/ReduceMax", 64 + 8),
+        ("x0:float32[1,8,8]|ReduceMax(x0){axes=1}|->t0:float32[1,8]", "move/reduce/columns/ReduceMax", 64 + 8),
+        ("x0:float32[1,8,6,1]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6,6]|ReduceSum(x0){axes=1}|->t0:float32[1,6,6]", "move/reduce/columns/ReduceSum", 288 + 36),
         (
             "x0:float32[1,8,6,6]|DepthToSpace(x0){blocksize=2}|->t0:float32[1,2,12,12]",

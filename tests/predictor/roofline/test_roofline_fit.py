@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiled_machine
+from convolutions import convolution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
