@@ -149,6 +149,9 @@ def show_validation(result: Validation) -> None:
         print_line(f"machine: {result.machine.text}")
     if any(one.stopped for one in result.networks):
         print_line(f"stopped: {', '.join(_stops(result))}")
+    if disturbed := [one for one in result.networks if one.preempted_processes]:
+        shown = ", ".join(f"{one.preempted_processes} of {one.name}" for one in disturbed)
+        print_line(f"processes left out, because other programs held a core in most of their runs: {shown}")
     for network in result.networks:
         _note_file(network)
     if result.oracle is not None:

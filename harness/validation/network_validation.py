@@ -220,6 +220,7 @@ def _compare(case: NetworkCase, found: MeasuredProcesses, clock: str) -> Network
         compile_s=compile_s(case, found.processes),
         on_cpu=on_cpu(case, found.processes[0]),
         stopped=found.stops[case.whole.id],
+        preempted_processes=measured.preempted_processes,
     )
 
 

@@ -45,7 +45,8 @@ class NetworkValidation:
     compiled the network, which is not part of a run, None where the device does not report it. `on_cpu` names nodes
     that run on the CPU although the device is another one. `file_comparison` compares the measured model with the file;
     it is None for devices with a clock of their own. `stopped` is the reason why no further process measured the
-    network, None if another tool measured it.
+    network, None if another tool measured it. `preempted_processes` are not among `processes_s`: in most of their runs,
+    other programs took a core from the network.
     """
 
     name: str
@@ -65,6 +66,7 @@ class NetworkValidation:
     on_cpu: tuple[str, ...] = ()
     file_comparison: FileComparison | None = None
     stopped: Stop | None = None
+    preempted_processes: int = 0
 
 
 @dataclass(frozen=True)

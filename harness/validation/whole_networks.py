@@ -70,7 +70,7 @@ class WholeLatency:
     """A whole network's latency: the median over processes, whose own medians are `processes_s`.
 
     `halfwidth_s` of its 95 % interval covers samples and processes. `repeatability` is the standard deviation between
-    processes as a fraction, None for one process.
+    processes as a fraction, None for one process. `preempted_processes` more were left out.
     """
 
     latency_s: float
@@ -78,6 +78,7 @@ class WholeLatency:
     wall_s: float
     processes_s: tuple[float, ...]
     repeatability: float | None
+    preempted_processes: int
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,9 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
 
     Processes that other programs disturbed are left out if at least two others show how far processes differ.
     """
-    processes = [process for process in processes if probe in process.samples]
-    kept = undisturbed(processes, probe, clock)
-    processes = kept if len(kept) > 1 else processes
+    every = [process for process in processes if probe in process.samples]
+    kept = undisturbed(every, probe, clock)
+    processes = kept if len(kept) > 1 else every
     measured = [summarise(process.samples[probe], clock) for process in processes]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)
@@ -219,7 +220,8 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
         between_s = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)] * spread_s / len(processes_s) ** 0.5
     wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in processes)
     halfwidth_s = (sampling_s**2 + between_s**2) ** 0.5
-    return WholeLatency(centre_s, halfwidth_s, wall_s, processes_s, between_processes(processes_s))
+    left_out = len(every) - len(processes)
+    return WholeLatency(centre_s, halfwidth_s, wall_s, processes_s, between_processes(processes_s), left_out)
 
 
 def _only(plan: ProbePlan, chosen: Collection[str]) -> ProbePlan:

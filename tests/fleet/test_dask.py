@@ -120,12 +120,12 @@ def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
 
 def is_free(rig: Lab, host: str, device: str) -> bool:
     """Return whether the lease of a device is free."""
-    with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
-        try:
+    try:
+        with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
             session.acquire("test")
-        except DeviceBusy:
-            return False
-        return True
+    except DeviceBusy:
+        return False
+    return True
 
 
 def test_jobs_run_where_their_devices_are(rig: Lab) -> None:

@@ -126,9 +126,9 @@ def test_processes_that_other_programs_disturbed_do_not_count_on_the_wall_clock(
     ms = 1_000_000
     taken = [[Sample(value, value, None, preemptions)] * 5 for value, preemptions in ((10 * ms, 0), (25 * ms, 3))]
     quiet, disturbed = (ProcessSamples({"net": samples}, {}, {}) for samples in taken)
-    latencies = [(25, 10), (25,), (10, 25), (10, 10)]
+    expected = [((25, 10), 0), ((25,), 0), ((10, 25), 0), ((10, 10), 1)]
     found = [
-        whole_latency(processes, "net", clock).processes_s
+        whole_latency(processes, "net", clock)
         for processes, clock in (
             ((disturbed, quiet), "wall"),
             ((disturbed,), "wall"),
@@ -136,7 +136,8 @@ def test_processes_that_other_programs_disturbed_do_not_count_on_the_wall_clock(
             ((quiet, disturbed, quiet), "wall"),
         )
     ]
-    assert found == [tuple(value / 1e3 for value in values) for values in latencies]
+    counted = [(tuple(one * 1e3 for one in whole.processes_s), whole.preempted_processes) for whole in found]
+    assert counted == expected
 
 
 def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _CHANNEL_S = 20.0
 _PUSH_S = 120.0
 _STALE_S = 3600
-_DROPPED = "Server connection dropped"
-"""What paramiko says of a connection that ended between a request and its answer."""
+_DROPPED = ("Server connection dropped", "Socket is closed")
+"""What paramiko says of a connection that ended before an answer or before a request; its EOFError says nothing."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
         )
         if isinstance(error, PrintedText):
             next_step = QUIET_SHELL
-        elif _DROPPED in why:
+        elif isinstance(error, EOFError | ConnectionError) or any(text in why for text in _DROPPED):
             why, next_step = "the connection broke", "Run the same command again; the log of sshd there has the reason"
         elif isinstance(error, TimeoutError):
             why = f"the SFTP server there did not answer within {_CHANNEL_S:g} s"
