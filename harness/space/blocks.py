@@ -321,7 +321,7 @@ class PermutationBlock(Block):
 class RowwiseBlock(Block):
     """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "ReduceMean"]
+    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))

@@ -43,6 +43,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
+    if operator.op == "InstanceNormalization":
+        return math.prod(read[2:])
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op.startswith("Reduce"):

@@ -293,6 +293,8 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         out_shape = whole if math.prod(whole) == math.prod(out_shape) else out_shape
         path = along_columns(path) if sums else path
     else:
+        if any(operator.op == "InstanceNormalization" for operator in layer.operators):  # each plane is one row
+            out_shape = (math.prod(out_shape[:2]), math.prod(out_shape[2:]))
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
