@@ -71,7 +71,7 @@ def test_dilated_windows_of_even_size_fit_or_give_no_layer(tmp_path: Path) -> No
     (wide,) = load_space(_load(tmp_path, text.format(17))).layers
     assert narrow.at([0.0] * len(narrow.axes)) is None
     layer = wide.at([0.0] * len(wide.axes))
-    assert layer is not None and layer.result == (1, 8, 1, 1)
+    assert isinstance(layer, Convolution) and layer.result == (1, 8, 1, 1)
 
 
 def test_products_may_have_heads(tmp_path: Path) -> None:
