@@ -124,7 +124,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     for place, path in enumerate(arrays.paths):
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
-    classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
+    classes = {name: _limits(ideal, latency_s, longest_s, sure, np.array(own)) for name, own in sorted(members.items())}
     limits = {
         path: ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
         for path, own in idle.items()
@@ -173,13 +173,20 @@ def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> floa
     return float(np.max(latency_s[large] / arrays.weight_bytes[large]))
 
 
-def _limits(ideal: Floats, latency_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
-    """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them."""
+def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
+    """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them.
+
+    It is not more than that of the larger half of all, at their longest: of views, only a few may be sure, and small.
+    """
     kept = own[sure[own]] if sure[own].any() else own
-    large = kept[ideal[kept] >= np.median(ideal[kept])]
-    slowness = float(np.max(latency_s[large] / ideal[large]))
+    slowness = min(_slowness(ideal, latency_s, kept), _slowness(ideal, longest_s, own))
     launch_s = max(float(np.min(latency_s[kept])), float(np.max(latency_s[kept] - slowness * ideal[kept])))
     return ClassLimits(launch_s, slowness)
+
+
+def _slowness(ideal: Floats, latency_s: Floats, own: Ints) -> float:
+    large = own[ideal[own] >= np.median(ideal[own])]
+    return float(np.max(latency_s[large] / ideal[large]))
 
 
 def _families(arrays: LayerArrays) -> list[str]:

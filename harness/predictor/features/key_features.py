@@ -284,8 +284,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
-        in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
+        # Joined inputs, split outputs and scattered updates count; of a larger tensor, only what is picked is read.
+        scattered = in_shape if any(operator.op.startswith("Scatter") for operator in layer.operators) else out_shape
+        in_shape = out_shape = max(_joined(layer), out_shape, scattered, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)

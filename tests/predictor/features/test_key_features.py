@@ -188,6 +188,11 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/rows/ScatterND",
             2 * 72,
         ),
+        (
+            "x0:float32[15,8]|ScatterElements(c:float32[9,8],c:int64[15,8],x0){axis=0;reduction=add}|->t0:float32[9,8]",
+            "move/copy/order/ScatterElements",
+            2 * 120,
+        ),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
         ("x0:float32[1,8,8]|ReduceMax(x0){axes=2}|->t0:float32[1,8]", "move/reduce/axes/ReduceMax", 64 + 8),
