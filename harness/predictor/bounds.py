@@ -86,7 +86,8 @@ class Bounds:
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
         view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool) | self.moves_nothing(arrays)
-        limits = [self.idle.get(path) or _finest(self.classes, path) for path in arrays.paths]
+        names = zip(arrays.paths, _paths(arrays), strict=True)
+        limits = [self.idle.get(path) or _finest(self.classes, name) for path, name in names]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
         low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
@@ -121,7 +122,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     )
     ideal = found.whole_vectors_s(arrays)
     members: dict[str, list[int]] = {}
-    for place, path in enumerate(arrays.paths):
+    for place, path in enumerate(_paths(arrays)):
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, longest_s, sure, np.array(own)) for name, own in sorted(members.items())}
@@ -191,6 +192,12 @@ def _slowness(ideal: Floats, latency_s: Floats, own: Ints) -> float:
 
 def _families(arrays: LayerArrays) -> list[str]:
     return [path.split("/", 1)[0] for path in arrays.paths]
+
+
+def _paths(arrays: LayerArrays) -> list[str]:
+    """Return the classes that share limits: views of feature maps wait for a conversion, and others take no time."""
+    pairs = zip(arrays.paths, arrays.sizes["maps"].tolist(), strict=True)
+    return [path.replace(VIEW, f"{VIEW}/maps", 1) if maps else path for path, maps in pairs]
 
 
 def _finest(classes: Mapping[str, ClassLimits], path: str) -> ClassLimits | None:
