@@ -112,6 +112,14 @@ def test_normalised_rows_have_their_length() -> None:
     assert described(f"k1|{read}|LayerNormalization(x0,{weights}){{axis=2}}|->t0:{read[3:]}").run == 32
 
 
+@pytest.mark.parametrize("shape", ["1,8,36", "1,8,6,6"])
+def test_planes_are_normalised_as_rows(shape: str) -> None:
+    """An InstanceNormalization of eight channels normalises eight rows, with any number of axes."""
+    operator = "InstanceNormalization(x0,c:float32[8],c:float32[8]){}"
+    layer = described(f"k1|x0:float32[{shape}]|{operator}|->t0:float32[{shape}]")
+    assert (layer.operator, layer.rows, layer.run) == ("move/norm/moments/InstanceNormalization", 8, 36)
+
+
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
 def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
     """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state."""
