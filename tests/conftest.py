@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,11 @@ settings.load_profile("shared machine")
 
 _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
 """A file system in memory, on which journals need not wait for a disk, and the room that a run of all tests needs."""
+
+_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Returns freed memory to the system; None without the GNU C library."""
+_ENDING_S = 10.0
+"""How long a thread may take to end after its module."""
 
 
 def _room_bytes() -> int:
@@ -86,6 +93,24 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.delenv("HARNESS_CACHE_DIR", raising=False)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module leaves no thread, beside which all later tests would read networks in new interpreters, and no cache.
+
+    A fork takes the longer, the more memory the process has.
+    """
+    yield
+    for value in vars(request.module).values():
+        if getattr(value, "__module__", "") == request.module.__name__ and hasattr(value, "cache_clear"):
+            value.cache_clear()
+    if _give_back is not None:
+        _give_back(0)
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        thread.join(_ENDING_S)
+    assert [thread.name for thread in others if thread.is_alive()] == []
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import warnings
@@ -13,6 +14,12 @@ import psutil
 
 OTHER = 12345
 """A user without rights of its own."""
+_SABOTAGE = Path(__file__).parent / "system" / "faults" / "sabotage"
+
+
+def sabotaged(**faults: object) -> dict[str, str]:
+    """Return the environment in which agents and workers have planted faults."""
+    return {"PYTHONPATH": str(_SABOTAGE), "HARNESS_SABOTAGE": json.dumps(faults)}
 
 
 def agents(runtime_folder: Path) -> list[int]:
@@ -23,6 +30,13 @@ def agents(runtime_folder: Path) -> list[int]:
 def workers(runtime_folder: Path) -> list[int]:
     """The workers of agents that use this runtime folder."""
     return [pid for pid, words in _device_processes(runtime_folder) if "worker" in words]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process exists and a signal stopped it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def runs(pid: int) -> bool:

@@ -29,6 +29,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.reports.accounting import useful_macs
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import Function
 from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
@@ -134,7 +135,7 @@ def bounds_cycles(compiled: Compiled) -> tuple[float, float]:
     moved_bytes = (elements + sum(constants.values())) * machine.data_type.bytes
     io_cycles = moved_bytes / machine.ddr.bytes_per_s * machine.clock_hz
     macs = useful_macs(compiled)
-    peak_cycles = ceil_div(sum(macs.values()), machine.mfu.rows * machine.mfu.columns)
+    peak_cycles = ceil_div(sum(macs.values()), machine.mfu.rows * machine.mfu.columns * machine.mfu.pixels)
     unit_cycles = [_unit_cycles(layer, macs.get(layer.index, 0), machine) for layer in graph.layers]
     return max(peak_cycles, io_cycles), max(sum(unit_cycles), io_cycles)
 
@@ -142,19 +143,22 @@ def bounds_cycles(compiled: Compiled) -> tuple[float, float]:
 def _unit_cycles(layer: HardwareLayer, macs: int, machine: Machine) -> float:
     """Return the cycles that a layer at least takes on its unit.
 
-    In a cycle a column adds products for one output, which needs no more rows than it has products, and a row feeds one
-    input to columns, no more of them than outputs need it.
+    For each of its pixels, in a cycle a column adds products for one output, which needs no more rows than it has
+    products, and a row feeds one input to columns, no more of them than outputs need it.
     """
     if layer.function is Function.GATHER:
         return 0.0
-    if layer.function is not Function.CONVOLVE:
+    if not runs_on_mfu(machine.mfu, layer.function):
         operations = macs if layer.function is Function.DEPTHWISE else math.prod(layer.output.shape)
         return operations / machine.vfu.lanes
     rows, columns, settings = machine.mfu.rows, machine.mfu.columns, layer.settings
-    outputs = output_channels(layer) // layer.groups
-    products = reduced_channels(layer) if layer.matrix else reduced_channels(layer) * math.prod(settings.kernel)
+    # The channels of a depthwise convolution are on the columns, as if they were its outputs.
+    groups = 1 if layer.function is Function.DEPTHWISE else layer.groups
+    outputs = output_channels(layer) // groups
+    channels = 1 if layer.function is Function.DEPTHWISE else reduced_channels(layer)
+    products = channels if layer.matrix else channels * math.prod(settings.kernel)
     users = outputs if layer.matrix else outputs * math.prod(map(ceil_div, settings.kernel, settings.stride))
-    return macs / min(columns * min(rows, products), rows * min(columns, users))
+    return macs / (machine.mfu.pixels * min(columns * min(rows, products), rows * min(columns, users)))
 
 
 def main() -> None:

@@ -93,9 +93,10 @@ class SpaceTables:
 class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
-    `overhead_s` and its variance are those of every candidate; `relative_variance` is that of errors which all layers
-    share, `interruptions` is that of the table. `tables` are for weights that are in the caches and for those that are
-    not, or one for both; where there are two, `weights` mixes them.
+    `overhead_s`, its variance, and `exchange_s`, which the layers take at least, are those of every candidate.
+    `relative_variance` is that of errors which all layers share, `interruptions` is that of the table. `tables` are for
+    weights that are in the caches and for those that are not, or one for both; where there are two, `weights` mixes
+    them.
     """
 
     sizes: tuple[int, ...]
@@ -103,6 +104,7 @@ class SpaceEstimator:
     overhead_variance_s2: float
     relative_variance: float
     interruptions: float
+    exchange_s: float
     tables: tuple[SpaceTables, ...]
     weights: WeightTables | None = None
 
@@ -118,7 +120,8 @@ class SpaceEstimator:
         states = (not table.cold_share(0),) if weights is None else (True, False)
         relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
         tables = tuple(_tables(space, table, is_warm) for is_warm in states)
-        return cls(space.sizes, overhead_s, variance_s2, relative, table.interruptions, tables, weights)
+        exchange_s = table.overhead.exchange_s(terms.input_bytes, terms.output_bytes)
+        return cls(space.sizes, overhead_s, variance_s2, relative, table.interruptions, exchange_s, tables, weights)
 
     def latency_s(self, candidates: ArrayLike) -> Floats:
         """Return the latency of each row of choices, NaN where a layer is unknown."""
@@ -172,7 +175,7 @@ class SpaceEstimator:
         layers_s, *cold_s = self._sums(choices)
         if self.weights is not None:
             layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
-        np.maximum(layers_s, 0.0, out=layers_s)
+        np.maximum(layers_s, self.exchange_s, out=layers_s)
         layers_s += self.overhead_s
         return layers_s if self.interruptions == 0 else layers_s * lengthening(layers_s, self.interruptions)[0]
 
@@ -181,7 +184,7 @@ class SpaceEstimator:
         (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
         if self.weights is not None:
             layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
-        latency_s = self.overhead_s + np.maximum(layers_s, 0.0)
+        latency_s = self.overhead_s + np.maximum(layers_s, self.exchange_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
         latency_s = factor * latency_s
         variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2)

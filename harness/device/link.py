@@ -76,6 +76,7 @@ class AgentLink:
         self._heartbeats: set[int] = set()
         self._used_s = time.monotonic()
         self._closed = threading.Event()
+        self._beating: threading.Thread | None = None
         self._broken: HarnessError | None = None
         self._run_is_open = False
         self.cancelling = self.cancel_sent = False
@@ -112,7 +113,9 @@ class AgentLink:
     def keep_lease(self, token: int) -> None:
         """Send heartbeats with this token until the link is closed."""
         self.token = token
-        threading.Thread(target=self._send_heartbeats, name=f"heartbeat {self._device}", daemon=True).start()
+        name = f"heartbeat {self._device}"
+        self._beating = threading.Thread(target=self._send_heartbeats, name=name, daemon=True)
+        self._beating.start()
 
     def wait(self, request: int, types: tuple[str, ...], timeout_s: float) -> wire.Frame:
         """Return the next frame that answers the request; answers to heartbeats are consumed on the way."""
@@ -147,6 +150,8 @@ class AgentLink:
             pass  # the agent also ends on end of input, and a dead link frees the lease
         finally:
             self._connection.close()
+            if self._beating is not None:  # beside a second thread, networks would be read in new interpreters
+                self._beating.join(CLOSE_S)
 
     def _send_bytes(self, data: bytes) -> None:
         for first in range(0, len(data), _PIECE_BYTES):

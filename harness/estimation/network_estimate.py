@@ -37,8 +37,9 @@ class NetworkEstimate:
     """The latency of a network.
 
     `latency_s` and its 95 % `interval_s` are None if a layer is unknown; `covered_latency_s` is the sum of the others.
-    `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes. The `unmeasured` nodes, whose
-    sizes depend on the data or whose results are not numbers, are in no figure.
+    `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes, and on a device with its own
+    memory what moving inputs and outputs takes beyond the layers. The `unmeasured` nodes, whose sizes depend on the
+    data or whose results are not numbers, are in no figure.
     """
 
     name: str
@@ -144,6 +145,8 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     layers = sum_of_layers(network, table)
     terms = transfers(network.input_sizes, network.output_sizes)
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
+    exchange_s = table.overhead.exchange_s(terms.input_bytes, terms.output_bytes)
+    overhead_s += max(0.0, exchange_s - max(0.0, layers.latency_s))
     factor, doubt = lengthening(max(0.0, layers.latency_s) + overhead_s, table.interruptions)
     layers, overhead_s = layers.times(factor), overhead_s * factor
     covered_s = max(0.0, layers.latency_s) + overhead_s

@@ -47,6 +47,7 @@ class LocalEngine:
         inventory = reading.inventory(self.workspace.devices)
         for request in requests:
             boards.setdefault(find_device(inventory, request.device).board, deque()).append(request)
+        reading.ahead(requests, stop)  # beside the threads, each network would be read in a new interpreter
         waiting = deque(boards.values())
         ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
         gate, quit = ConnectGate(), _Either(stop)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +45,13 @@ class SharedReading:
             if path not in self._inventories:
                 self._inventories[path] = load_inventory(path)
             return self._inventories[path]
+
+    def ahead(self, requests: Iterable[ProfileRequest], stop: threading.Event) -> None:
+        """Read the networks of requests until a stop; what cannot be read is left to the request that needs it."""
+        for request in requests:
+            if request.space is None and not stop.is_set():
+                with contextlib.suppress(Exception):
+                    self.networks(request, lambda _: None)
 
     def networks(self, request: ProfileRequest, note: Callable[[str], None]) -> NetworkList:
         """Return what `request.read_networks` does, with its lines; raises its errors, which are not kept."""

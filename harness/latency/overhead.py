@@ -112,6 +112,14 @@ class Overhead:
         variance = sum(left * right * self.covariance[i][j] for i, left in used for j, right in used)
         return value, max(0.0, variance)
 
+    def exchange_s(self, input_bytes: int, output_bytes: int) -> float:
+        """Return in how many seconds a device moves these bytes between its own memory and its core.
+
+        It is 0 without a memory of its own. The layers of a network hide it if they take longer.
+        """
+        loaded, stored = self.coefficients["loaded_bytes"], self.coefficients["stored_bytes"]
+        return loaded.value * input_bytes + stored.value * output_bytes
+
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
     """Return a probe's amounts in the order of `COLUMNS`."""

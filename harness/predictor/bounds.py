@@ -2,9 +2,9 @@
 
 The *ideal time* of a layer is the longer of the times of its bytes and its work, each at the fastest rate that any
 training layer reached. No layer is much faster. A class of operators is slower by a factor that follows from its larger
-layers, and has a launch time that follows from its smallest ones; no layer is much slower than both together (output
-channels are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that mostly read
-weights. Both limits never shrink if a size of a layer grows.
+layers, and has a launch time that follows from its smallest ones; no layer is much slower than both together
+(channels and sums are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that
+mostly read weights. Both limits never shrink if a size of a layer grows.
 
 A layer below resolution shows what it takes at most, and so a rate that is reached at least.
 
@@ -72,9 +72,10 @@ class Bounds:
         return self._at_fastest_s(arrays, arrays.macs)
 
     def whole_vectors_s(self, arrays: LayerArrays) -> Floats:
-        """Return the time of each layer at the fastest rates if its output channels were whole vectors."""
-        filled = np.where(arrays.channelwise, 1.0, np.ceil(arrays.columns / WIDEST) * WIDEST / arrays.columns)
-        return self._at_fastest_s(arrays, arrays.macs * filled)
+        """Return the time of each layer at the fastest rates if its channels and sums were whole vectors."""
+        channels = np.where(arrays.channelwise, arrays.groups, arrays.columns)
+        depth = np.where(arrays.channelwise, WIDEST, arrays.group_channels * arrays.taps)
+        return self._at_fastest_s(arrays, arrays.macs * _padding(channels) * _padding(depth))
 
     def _at_fastest_s(self, arrays: LayerArrays, work: Floats) -> Floats:
         rates = np.array([self.work_s.get(family, 0.0) for family in _families(arrays)])
@@ -188,6 +189,11 @@ def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, sure: Mask, own
 def _slowness(ideal: Floats, latency_s: Floats, own: Ints) -> float:
     large = own[ideal[own] >= np.median(ideal[own])]
     return float(np.max(latency_s[large] / ideal[large]))
+
+
+def _padding(sizes: Floats) -> Floats:
+    """Return how much larger each size is as whole vectors."""
+    return np.asarray(np.ceil(sizes / WIDEST) * WIDEST / sizes)
 
 
 def _families(arrays: LayerArrays) -> list[str]:

@@ -6,6 +6,11 @@ term (`meeting` in the code). A compiler also moves weights and results over mor
 this: the time of a long window minus the sum of its parts is the long-window excess (`reach` in the code). A pair that
 the device runs differently from the network is not used. A long window is used anyway: the device chooses the fastest
 way to run it, and other ways take nearly as long.
+
+In a network, data between two chains lies in external memory. A window sent by itself has other borders: its inputs and
+outputs move from and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index
+from outside reads only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer
+and a Gather in front of a window, and a Gather after it, put its borders into external memory.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_the_lease_is_on_the_device(phone: Phone) -> None:
         assert holder_of("phone") == "alice@lab"
         with pytest.raises(DeviceBusy, match="alice@lab"):
             open_session(device)
-    assert holder_of("phone") is None
+    wait_until(lambda: holder_of("phone") is None, "the end of the lease")
 
 
 def test_the_streams_carry_every_byte(phone: Phone) -> None:

@@ -16,7 +16,7 @@ from nullbench import Bench, build_network
 from harness import estimate
 from harness.errors import LutMismatch, LutNotFound
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
-from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.overhead import COLUMNS, Coefficient, row_of
 from harness.lut.table import Z_95, Lut
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import load_network
@@ -67,6 +67,23 @@ def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
     for layer in found.layers:
         assert layer.source == "measured"
         assert layer.latency_s in {entry.latency_s for entry in table.entries if entry.key == layer.key}
+
+
+@pytest.mark.parametrize(("share", "more"), [(0.5, 0.0), (1.0, 0.0), (3.0, 2.0)])
+def test_no_network_is_faster_than_the_transfers_of_its_inputs_and_outputs(
+    bench: Bench, table: Lut, share: float, more: float
+) -> None:
+    """Loading inputs and storing outputs lengthens an estimate by what its layers do not hide."""
+    plain = of(bench.model, table)
+    layers_s = plain.covered_latency_s - plain.overhead_s
+    input_bytes, output_bytes = 4 * 8 * 16 * 16, 4 * 64
+    rates = {
+        "loaded_bytes": Coefficient(0.75 * share * layers_s / input_bytes, 0.0, 0.0, 0.0),
+        "stored_bytes": Coefficient(0.25 * share * layers_s / output_bytes, 0.0, 0.0, 0.0),
+    }
+    overhead = dataclasses.replace(table.overhead, coefficients=table.overhead.coefficients | rates)
+    found = of(bench.model, dataclasses.replace(table, overhead=overhead))
+    assert found.covered_latency_s == pytest.approx(plain.covered_latency_s + more * layers_s)
 
 
 def test_the_estimate_is_near_the_truth(bench: Bench, table: Lut) -> None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import processes
 import psutil
@@ -90,11 +91,11 @@ class Lab:
         self._start("scheduler", [sys.executable, "-m", "distributed.cli.dask_scheduler", *words])
         wait_until(lambda: "Scheduler at" in self.log("scheduler"), "the scheduler")
 
-    def start_workers(self) -> None:
-        """Starts workers of two hosts that offer a device each, and one that both reach; waits until they do."""
-        for host, device in HOSTS.items():
-            self._start_worker(host, [device, "both"])
-        for host in HOSTS:
+    def start_workers(self, hosts: Sequence[str] = tuple(HOSTS)) -> None:
+        """Starts workers of hosts that offer a device each, and one that both reach; waits until they do."""
+        for host in hosts:
+            self._start_worker(host, [HOSTS[host], "both"])
+        for host in hosts:
             wait_until(lambda host=host: "Registered to" in self.log(host), host)  # type: ignore[misc]
 
     def _start_worker(self, host: str, devices: Sequence[str]) -> None:
@@ -153,13 +154,21 @@ def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own, nothing of anybody else's
             process.wait(PATIENCE_S)
-        _end_callback_thread()
+        end_threads()
 
 
-def _end_callback_thread() -> None:
-    """End the thread that distributed keeps for callbacks: beside it, later tests read networks in new interpreters."""
-    from distributed import Future
+def end_threads() -> None:
+    """End the threads that distributed keeps: that of callbacks, and the loop of a client that could not connect.
 
-    if Future._cb_executor is not None:
-        Future._cb_executor.shutdown()
-        Future._cb_executor = None
+    Beside them, networks are read in new interpreters.
+    """
+    library: Any = sys.modules.get("distributed")
+    if library is None:
+        return
+    if library.Future._cb_executor is not None:
+        library.Future._cb_executor.shutdown()
+        library.Future._cb_executor = None
+    loops = library.utils.LoopRunner._all_loops
+    while loops:
+        _, (_, runner) = loops.popitem()
+        runner._real_stop(PATIENCE_S)

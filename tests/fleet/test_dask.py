@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, lab, wait_until
+from dask_rig import Lab, end_threads, lab, wait_until
 from nullbench import build_network
 from sshd_server import free_port
 
@@ -60,9 +60,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(autouse=True)
-def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    """This process sees the leases of the workers' agents."""
+def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
+    """This process sees the leases of the workers' agents, and forks where it reads networks."""
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", rig.environment["HARNESS_RUNTIME_FOLDER"])
+    yield
+    end_threads()
 
 
 def engine(rig: Lab, **changed: Any) -> DaskEngine:
@@ -498,7 +500,7 @@ def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
     codes = [rig.processes.pop(host).wait(60) for host in ("one", "two")]
     assert codes == [4, 4]
     assert "is gone" in rig.log("one")
-    assert is_free(rig, "one", "left")
+    wait_until(lambda: is_free(rig, "one", "left"), "a free board")
     held = {name: rig.series("one", name) for name in ("i/done", "i/cut")}
 
     rig.start_scheduler()

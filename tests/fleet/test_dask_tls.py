@@ -70,13 +70,13 @@ def _files(folder: Path) -> TlsFiles:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A scheduler and two workers that speak TLS only."""
+    """A scheduler and a worker that speak TLS only."""
     root = tmp_path_factory.mktemp("lab")
     with lab(root, _files(root / "tls")) as rig:
         (rig.root / "main").mkdir()
         build_network(rig.root / "chain.onnx")
         rig.start_scheduler()
-        rig.start_workers()
+        rig.start_workers(["one"])
         yield rig
 
 

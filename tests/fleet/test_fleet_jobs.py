@@ -117,12 +117,17 @@ def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Be
 
 
 def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests for the same networks share one reading, each with its lines; another batch is read on its own."""
+    """Requests for the same networks share one reading, each with its lines; another batch is read on its own.
+
+    The caller's thread reads, before there are others: it may fork.
+    """
     write_devices(bench, {**dict.fromkeys(("a", "b"), ""), "other": "", "broken": "options = { colour = 3 }"})
     read: list[int | None] = []
+    readers = set()
 
     def counted(*given: Any, **named: Any) -> NetworkList:
         read.append(named["batch"])
+        readers.add(threading.current_thread())
         return read_networks(*given, **named)
 
     monkeypatch.setattr(request, "read_networks", counted)
@@ -137,7 +142,7 @@ def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monke
     jobs.append(job(bench, "other", models=models, batch=2))
     outcomes = list(LocalEngine(bench.workspace, QUICK, observer=observer).run(jobs, threading.Event()))
     assert sum(one.result is not None for one in outcomes) == 3
-    assert sorted(read, key=str) == [2, None]
+    assert sorted(read, key=str) == [2, None] and readers == {threading.current_thread()}
     assert all("missing.onnx" in lines[0] for lines in notes.values()) and len(notes) == 4
 
 
@@ -214,7 +219,7 @@ def test_closing_the_iterator_stops_the_requests(bench: Bench) -> None:
     running = LocalEngine(bench.workspace, QUICK, width=1).run([job(bench, name) for name in names], threading.Event())
     next(running)
     running.close()
-    assert all(not thread.name.startswith("jobs ") for thread in threading.enumerate())
+    assert all(not thread.name.startswith("requests ") for thread in threading.enumerate())
     assert all(run_one(bench, job(bench, name)).result is not None for name in names)
 
 

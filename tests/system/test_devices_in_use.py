@@ -8,15 +8,18 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import TIMEOUT_S, Harness, Outcome
-from processes import wait_until, workers
+from processes import is_stopped, sabotaged, wait_until, workers
 
 from device_agents.lease import Lease
 
 RUNS = 8
+STOPS_AFTER = 150
+"""The run after which a worker stops: a third of a campaign and its golden probe."""
 DEVICES = """
 [devices.emulated]
 backend = "null"
@@ -71,13 +74,11 @@ def _end(process: subprocess.Popen[str]) -> Outcome:
 
 @contextmanager
 def _stopped_in_the_middle(harness: Harness, network: Path, known: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A command that stands still in the middle of its campaign, which has `known` samples before; then it goes on."""
-    process = harness.start(*_words(network, "--json"))
-    wait_until(
-        lambda: any(len(_taken(harness, one)) > known + 100 for one in _campaigns(harness)), "samples of a campaign"
-    )
-    (worker,) = workers(harness.runtime)  # the controller itself might stop within a transaction
-    os.kill(worker, signal.SIGSTOP)
+    """A command whose worker stops in the middle of its campaign, which has `known` samples before; then it goes on."""
+    process = replace(harness, extra=sabotaged(stops_after=STOPS_AFTER)).start(*_words(network, "--json"))
+    wait_until(lambda: any(map(is_stopped, workers(harness.runtime))), "the stop of the worker")
+    wait_until(lambda: any(len(_taken(harness, one)) > known for one in _campaigns(harness)), "samples of a campaign")
+    (worker,) = workers(harness.runtime)
     try:
         yield process
     finally:
@@ -107,9 +108,8 @@ def test_an_emulated_device_serves_several_commands_at_once(lab: Harness, small_
 
 def test_an_interrupted_campaign_is_continued_by_one_command(lab: Harness, small_network: Path) -> None:
     """While one command continues an interrupted campaign, the same command given again begins its own."""
-    process = lab.start(*_words(small_network))
-    wait_until(lambda: any(len(_taken(lab, one)) > 100 for one in _campaigns(lab)), "samples of a campaign")
-    process.send_signal(signal.SIGINT)
+    with _stopped_in_the_middle(lab, small_network) as process:
+        process.send_signal(signal.SIGINT)
     assert _end(process).code == 130
     (interrupted,) = _campaigns(lab)
     with _stopped_in_the_middle(lab, small_network, len(_taken(lab, interrupted))) as first:

@@ -8,16 +8,18 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import TIMEOUT_S, Harness, Outcome, wait_for
-from processes import agents, runs, workers
+from processes import agents, is_stopped, runs, sabotaged, workers
 
 LEASED = '[devices.leased]\nbackend = "null"\nexclusive = true\n'
-RUNS = 200
+RUNS = 24
+STOPS_AFTER = 500
+"""The run after which a worker stops: a third of a campaign and its golden probe."""
 PROFILES = 'settings LIKE \'%"purpose":"profile"%\''
 """Campaigns that are no golden probe."""
 
@@ -59,34 +61,19 @@ def _samples(harness: Harness) -> set[tuple[Any, ...]]:
     return set()
 
 
-def _committed(harness: Harness) -> int:
-    """The number of samples, many times faster than the samples themselves."""
-    with contextlib.suppress(Exception):
-        ((count,),) = harness.query(
-            "SELECT count(*) FROM series JOIN samples ON series.id = samples.series"
-            f" WHERE campaign IN (SELECT id FROM campaigns WHERE {PROFILES})"
-        )
-        return int(count)
-    return 0
-
-
-def _start(harness: Harness, network: Path, enough: int = 500, device: str = "null01") -> subprocess.Popen[str]:
-    """A campaign that has committed some samples and is far from its end."""
-    process = harness.start(*_words(network, device))
-    wait_for(lambda: process.poll() is not None or _committed(harness) >= enough, "samples")
-    assert process.poll() is None, f"the campaign ended before it could be disturbed: {process.communicate()}"
+def _start(harness: Harness, network: Path, device: str = "null01") -> subprocess.Popen[str]:
+    """A campaign whose worker stands still in its middle."""
+    process = replace(harness, extra=sabotaged(stops_after=STOPS_AFTER)).start(*_words(network, device))
+    wait_for(lambda: any(map(is_stopped, workers(harness.runtime))), "the stop of the worker")
+    wait_for(lambda: _samples(harness), "samples")
     return process
 
 
-@contextlib.contextmanager
-def _standing_still(harness: Harness) -> Iterator[None]:
-    """The worker of the running campaign stands still, so that the campaign does not end meanwhile."""
-    (worker,) = workers(harness.runtime)
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(worker, signal.SIGCONT)
+def _go_on(harness: Harness) -> None:
+    """Let the worker go on, if it has not ended."""
+    for worker in workers(harness.runtime):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
 
 
 def _end(process: subprocess.Popen[str]) -> Outcome:
@@ -119,8 +106,8 @@ def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small
     """A second campaign in the same workspace is refused with exit 4 and does not disturb the first."""
     (harness.workspace / "devices.toml").write_text(LEASED)
     first = _start(harness, small_network, device="leased")
-    with _standing_still(harness):
-        _profile(harness, small_network, "leased").assert_refused(4)
+    _profile(harness, small_network, "leased").assert_refused(4)
+    _go_on(harness)
     assert _end(first).assert_ok().json["samples"] > 0
     assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(1,)]
 
@@ -148,6 +135,7 @@ def test_interrupt_is_resumed(
         os.killpg(process.pid, signal.SIGINT)
     else:
         os.kill(process.pid, signal.SIGINT)
+    _go_on(harness)
     outcome = _end(process)
     assert outcome.code == 130, str(outcome)
     outcome.assert_plain()
@@ -187,6 +175,7 @@ def test_fresh_begins_anew(harness: Harness, small_network: Path) -> None:
     """`--fresh` leaves an interrupted campaign alone and begins another."""
     process = _start(harness, small_network)
     os.killpg(process.pid, signal.SIGINT)
+    _go_on(harness)
     assert _end(process).code == 130
     result = (
         harness("profile", "--device", "null01", small_network, "--runs", "4", "--fresh", "--json").assert_ok().json

@@ -39,8 +39,13 @@ from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, Function, Space
+from device_agents.emulated_npu.timing.simulation import simulate
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
+
+_COMPARED_ITEMS = 6000
+"""Items that are scheduled to compare the chains of a network with others."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -68,8 +73,8 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
 def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machine, options: Options) -> _Schedule:
     """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
 
-    Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains of a
-    short graph with others, one change after the other.
+    Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
+    others, one change after the other, as long as few items are scheduled for it.
     """
 
     def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
@@ -77,18 +82,36 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    graph, place = best.division.graph, 0
-    while place < len(best.decisions):
-        others = (schedule(graph, decisions) for decisions in predictor.others(graph, best.decisions, place))
-        faster = next((way for way in others if way.predicted_ps < best.predicted_ps), None)
-        best, place = (best, place + 1) if faster is None else (faster, place)
-    return best
+    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
+    while True:
+        for ends, decisions in predictor.others(graph, best.decisions) if best.items <= left else ():
+            if ends not in tried and best.items <= left:
+                tried.add(ends)
+                left -= best.items
+                way = schedule(graph, decisions)
+                if way.predicted_ps < best.predicted_ps:
+                    best = way
+                    break
+        else:
+            return best
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
-    (group,) = _generate(schedule, machine)
+    (group,) = _generate(_simulated(schedule, machine), machine)
     (core,) = group.cores
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
+
+
+def _simulated(schedule: _Schedule, machine: Machine) -> _Schedule:
+    """Return the schedule of one core with the order that is fastest if instructions take time, too."""
+    ((core, best),) = schedule.ordered.items()
+
+    def time_ps(items: list[Item]) -> int:
+        code, layer_of = emit(items)
+        return simulate(sequence(code, layer_of=layer_of), machine).makespan_ps
+
+    items = min((best.items, *best.alike), key=time_ps) if best.alike else best.items
+    return replace(schedule, ordered={core: best._replace(items=items)})
 
 
 @rare_collections()
@@ -185,6 +208,11 @@ class _Schedule:
     def decisions(self) -> tuple[Decision, ...]:
         """The chains of the first core."""
         return self.plans[0].cores[0].decisions
+
+    @property
+    def items(self) -> int:
+        """The number of items of the first core."""
+        return len(self.ordered[self.plans[0].cores[0].core].items)
 
     @property
     def predicted_ps(self) -> int:

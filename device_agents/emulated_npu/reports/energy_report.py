@@ -1,8 +1,8 @@
 """The energy of a run: every multiply-add, operation of a lane and byte of a memory times its figure.
 
-Bytes of NB and SB are the fewest that the buffers must move (timing/sram_traffic.py); transfers fill and empty them as
-well. Bytes of DDR and the last-level cache are payload, compressed as they are read. The links of a chip are not
-counted.
+Bytes of NB and SB are the fewest that the buffers must move (`sram_traffic` in timing/cost/matrix_cost.py); transfers
+fill and empty them as well. Bytes of DDR and the last-level cache are payload, compressed as they are read. The links
+of a chip are not counted.
 """
 
 from __future__ import annotations

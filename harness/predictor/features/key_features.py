@@ -49,8 +49,8 @@ from harness.predictor.features.layer_features import (
     Pair,
     axes_suffix,
     channelwise,
-    matrix_product,
     plane_of,
+    recurrent,
     unfolding,
 )
 
@@ -191,13 +191,13 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
 
 
 def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
-    """Return the features of a recurrent layer: a product of all gates for each step, a group for each direction."""
+    """Return the features of a recurrent layer."""
     shapes = [operator.tensor(slot).shape or () for slot in range(3)]
     if any(len(shape) != 3 for shape in shapes):
         return None
-    read, (directions, columns, inputs), state = shapes
-    depth = inputs + state[2]
-    found = matrix_product(rows=math.prod(read[:2]), depth=depth, columns=columns, batch=directions)
+    (steps, batch, _), (directions, columns, inputs), (_, _, state) = shapes
+    sizes = {"inputs": inputs, "state": state, "columns": columns, "directions": directions}
+    found = recurrent(operator.op, steps=steps, batch=batch, **sizes)
     data = operator.tensors[0].dtype
     path = f"{RECURRENT}{type_suffix(data)}/{operator.op}"
     return replace(found, operator=path, element_bytes=ITEM_BYTES.get(data, 4))

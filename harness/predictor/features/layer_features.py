@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import UsageError
 
@@ -40,7 +40,8 @@ class LayerFeatures:
 
     `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool", or a
     path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
-    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights.
+    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; the steps of
+    a recurrent layer read some again.
     `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
     fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
     nothing interrupts it: a transposition of the last axis has runs of one element. `maps` counts the inputs that are
@@ -227,6 +228,18 @@ def matrix_product(*, rows: int, depth: int, columns: int, batch: int = 1) -> La
         groups=batch,
         weight_elements=batch * depth * columns,
     )
+
+
+def recurrent(
+    operator: str, *, steps: int, batch: int, inputs: int, state: int, columns: int, directions: int
+) -> LayerFeatures:
+    """Return a recurrent layer of `columns` gates: a product of all gates for each step, a group for each direction.
+
+    A step needs the state of the one before it, so that it reads the weights of the state again.
+    """
+    found = matrix_product(rows=steps * batch, depth=inputs + state, columns=columns, batch=directions)
+    read = directions * columns * (inputs + steps * state)
+    return replace(found, operator=f"{RECURRENT}/{operator}", weight_elements=read)
 
 
 def channelwise(

@@ -12,6 +12,8 @@ DEVICE: Final = ""
 WIDEST = 16
 """Vectors of more channels are not told apart."""
 _PAGE = 4096
+_VARIANT_SIZES = 6
+"""Kernel, stride and dilation of both axes."""
 
 
 def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
@@ -32,3 +34,11 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     # Rows of a matrix that are whole pages apart share few places of a cache.
     paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []
     return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm, *paged)))
+
+
+def window_of(name: str) -> tuple[str, float] | None:
+    """Return the class, stride and dilation of a variant, and the logarithm of its taps; None for other names."""
+    code, *sizes = name.split(" ")
+    if len(sizes) != _VARIANT_SIZES or not sizes[0].isdigit():
+        return None
+    return " ".join((code, *sizes[2:])), math.log(int(sizes[0]) * int(sizes[1]))

@@ -8,18 +8,23 @@
 p is the overlap of the three, from 1 (one after the other) up. Start and turn belong to the device's tiles. Launch,
 both rates and the factor of the kernel have a value for the device and, shrunk towards zero, offsets: for each class of
 operators, for each variant of one (kernel, stride, dilation), for how channels fill vectors, for readers of feature
-maps, and for warm layers. An unseen operator gets the offsets of its coarser classes. Latency grows with every size of
-a layer by construction, because waves, turns and bytes do; channels that fill vectors better may be faster.
+maps, and for warm layers. An unseen operator gets the offsets of its coarser classes, an unseen window those of the
+windows next to it. Latency grows with every size of a layer by construction, because waves, turns and bytes do;
+channels that fill vectors better may be faster.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.offset_names import window_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
 SIDES = 4
@@ -56,15 +61,45 @@ class Roofline:
     overlap: float
 
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
-        """Return the roofline of some layers; unseen names add no offset."""
-        place = {name: index for index, name in enumerate(self.names)}
-        rows = [[place[name] for name in level if name in place] for level in arrays.names]
+        """Return the roofline of some layers.
+
+        Unseen names add no offset, but windows between a smaller and a larger one of their class are interpolated: what
+        limits a class with small windows may differ from what limits it with large ones.
+        """
+        rows = [[part for name in level for part in self._offsets(name)] for level in arrays.names]
+        parts = [part for row in rows for part in row]
         sides = np.zeros((len(rows), SIDES))
         layers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-        np.add.at(sides, layers, self.table[[index for row in rows for index in row]])
+        weights = np.array([weight for _, weight in parts]).reshape(-1, 1)
+        np.add.at(sides, layers, weights * self.table[[index for index, _ in parts]])
         found = forward(LayerQuantities.of(self.tiling, arrays), self.tile_constants, sides, self.overlap)
         tiles = np.log(found.tiles_s).T + sides[:, :1]
         return RooflineTerms(found.latency, found.kernel, found.memory, found.weights, tiles)
+
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+    @functools.cached_property
+    def _windows(self) -> dict[str, list[tuple[float, int]]]:
+        """The windows of each class, stride and dilation: logarithms of their taps, and rows of the table."""
+        found = defaultdict[str, list[tuple[float, int]]](list)
+        for index, name in enumerate(self.names):
+            if window := window_of(name):
+                found[window[0]].append((window[1], index))
+        return {name: sorted(own) for name, own in found.items()}
+
+    def _offsets(self, name: str) -> list[tuple[int, float]]:
+        """Return the rows of the table that a name adds, and their weights."""
+        window = window_of(name)
+        if name in self._places or window is None or window[0] not in self._windows:
+            return [(self._places[name], 1.0)] if name in self._places else []
+        taps, rows = (list(column) for column in zip(*self._windows[window[0]], strict=True))
+        at = bisect.bisect(taps, window[1])
+        if at in (0, len(taps)):
+            return []
+        share = (window[1] - taps[at - 1]) / (taps[at] - taps[at - 1])
+        return [(rows[at - 1], 1.0 - share), (rows[at], share)]
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,15 @@ def test_planes_are_normalised_as_rows(shape: str) -> None:
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
 def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
-    """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state."""
+    """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state.
+
+    Each step reads the weights of the state.
+    """
     weights = f"c:float32[2,{gates * 64},32],c:float32[2,{gates * 64},64],c:float32[2,{2 * gates * 64}]"
     layer = described(f"k1|x0:float32[9,1,32]|{op}(x0,{weights}){{hidden_size=64}}|->t0:float32[9,2,1,64]")
     assert (layer.operator, layer.rows, layer.groups) == (f"mac/recurrent/steps/{op}", 9, 2)
     assert layer.macs == 2 * 9 * gates * 64 * (32 + 64)
-    assert layer.weight_elements == 2 * gates * 64 * (32 + 64)
+    assert layer.weight_elements == 2 * gates * 64 * (32 + 9 * 64)
 
 
 def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_reduces() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.array_types import Floats
-from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
@@ -284,3 +285,38 @@ def test_what_takes_no_time_shows_no_rate(roofline: Roofline) -> None:
         fit_roofline(arrays, latency_s, EXACT, noise=noise).terms(asked).latency - roofline.terms(asked).latency
     )
     assert np.max(np.abs(difference)) < 0.05
+
+
+def test_weights_from_a_far_slower_memory_are_found() -> None:
+    """Products are predicted by their weights where maps take hardly any time, a thousandth for each byte."""
+    sizes = np.random.default_rng(1).integers(16, 1024, (60, 3)).tolist()
+    products = [matrix_product(rows=rows, depth=depth, columns=columns) for rows, depth, columns in sizes]
+    maps = [
+        channelwise("move/map/simple/Relu", batch=1, channels=channels, in_size=(edge, edge), out_size=(edge, edge))
+        for channels in (16, 32, 64)
+        for edge in range(7, 56, 3)
+    ]
+    arrays = layer_arrays([*products, *maps])
+    latency_s = 1e-6 + 1e-9 * arrays.weight_bytes + 1e-12 * (arrays.moved_bytes - arrays.weight_bytes)
+    learnt = np.arange(len(arrays)) % 3 > 0
+    found = fit_roofline(arrays.take(np.flatnonzero(learnt)), latency_s[learnt], DeviceTiling(1, 16, 1, ((1, 32, 1),)))
+    asked = found.terms(arrays.take(np.flatnonzero(~learnt))).latency
+    assert np.max(np.abs(asked - np.log(latency_s[~learnt]))) < 0.2
+
+
+def test_a_window_between_two_known_ones_is_interpolated() -> None:
+    """Where windows up to 7x7 take as long as their map and 13x13 as their taps, 9x9 and 11x11 are in between."""
+
+    layers = [
+        channelwise("mac/conv/depthwise/plain", batch=1, channels=channels, in_size=size, out_size=size)
+        for channels in (32, 64, 96)
+        for size in ((14, 14), (28, 28), (56, 56))
+    ]
+
+    def timed(edges: Sequence[int]) -> tuple[LayerArrays, Floats]:
+        arrays = layer_arrays([replace(one, kernel=(edge, edge)) for edge in edges for one in layers])
+        return arrays, 1e-11 * arrays.macs / arrays.taps * np.maximum(arrays.taps, 49)
+
+    fitted = fit_roofline(*timed((3, 5, 7, 13)), DeviceTiling(1, 1, 1, ((1, 32, 1),)))
+    asked, latency_s = timed((9, 11))
+    assert np.max(np.abs(fitted.terms(asked).latency - np.log(latency_s))) < 0.15

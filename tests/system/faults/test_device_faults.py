@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import resource
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
-from processes import agents, wait_until, workers
+from processes import agents, is_stopped, sabotaged, wait_until, workers
 
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, LoadRequest, Visit, open_session, start_agent
@@ -28,7 +27,6 @@ from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement, summarise
 
-SABOTAGE = Path(__file__).parent / "sabotage"
 GRACE_S = 5.0
 """How long after its lease a holder has to end itself, before the next one ends it."""
 
@@ -39,8 +37,8 @@ def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def bend(**faults: object) -> None:
         if faults:
-            monkeypatch.setenv("PYTHONPATH", str(SABOTAGE))
-            monkeypatch.setenv("HARNESS_SABOTAGE", json.dumps(faults))
+            for name, value in sabotaged(**faults).items():
+                monkeypatch.setenv(name, value)
         else:
             monkeypatch.delenv("PYTHONPATH")
 
@@ -141,8 +139,10 @@ def test_a_worker_without_memory_waits_for_no_thread(
         session.acquire("the test")
         requests = [LoadRequest(name, name.encode(), (), (), 4) for name in ("stuck", "full")]
         send_signal(workers, runtime_folder, signal.SIGSTOP)
+        wait_until(lambda: all(map(is_stopped, workers(runtime_folder))), "the stop of the worker")
         assert all(map(session.put_ahead, requests))
-        time.sleep(0.3)  # until the agent has passed both on: the worker takes them together
+        for _ in range(3):  # in the turns between its answers, the agent passes both on: the worker takes them together
+            session._link.ask("status", 30.0, resource=device.resource)
         send_signal(workers, runtime_folder, signal.SIGCONT)
         with pytest.raises(WorkerDied, match=f"the worker ended.*{message}") as caught:
             session.put(requests[0])

@@ -9,7 +9,7 @@ never depends on an address, so commands of equal shapes share one.
 - MFU: the cycles of its dataflow (matrix_cost.py) plus the start-up. The epilogue (sum with the third operand, scale
   and shift, activation) lies on the output path and takes no time, unless the machine limits that path.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).
-- Both units: no less than the ports of NB and SB need (sram_traffic.py).
+- Both units: no less than the ports of NB and SB need (`sram_traffic` in matrix_cost.py).
 
 The model is monotone: more bandwidth or a faster clock never makes a command slower.
 """

@@ -113,6 +113,20 @@ def _distort(kind: str) -> None:
     NullBackend.run = distorted  # type: ignore[method-assign]
 
 
+def _stop_after(runs: int) -> None:
+    from device_agents.backends.null import NullBackend
+
+    run, done = NullBackend.run, [0]
+
+    def stopping(self, probe):  # type: ignore[no-untyped-def]
+        done[0] += 1
+        if done[0] == runs:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return run(self, probe)
+
+    NullBackend.run = stopping  # type: ignore[method-assign]
+
+
 if _IS_AGENT and "major" in _FAULTS:
     _another_major(_FAULTS["major"])
 if _IS_AGENT and "wall_clock_s" in _FAULTS:
@@ -129,5 +143,7 @@ if _IS_WORKER and "hangs" in _FAULTS:
     _hang(_FAULTS["hangs"])
 if _IS_WORKER and "loaders" in _FAULTS:
     _limit_loaders(_FAULTS["loaders"])
+if _IS_WORKER and "stops_after" in _FAULTS:
+    _stop_after(_FAULTS["stops_after"])
 if _IS_WORKER and "distorts" in _FAULTS:
     _distort(_FAULTS["distorts"])

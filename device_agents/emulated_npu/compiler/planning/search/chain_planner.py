@@ -33,7 +33,9 @@ from device_agents.emulated_npu.machine import Machine
 MAX_CHAIN = 12
 _CLOSE = 1.01
 _ALIKE = 1.02
-"""How much more ways with fewer passes may cost: where units overlap in passes, and where queues share the work."""
+_SAME = 1.002
+"""How much more ways with fewer passes may cost: where units overlap in passes, where queues share the work, and where
+only the time of compiling them counts."""
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -118,22 +120,27 @@ class Planner:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
         return self._joined(range(len(self._graph.layers) + 1), 0)
 
-    def longer(self, ends: Sequence[int]) -> ChainOutline:
-        """Return chains with these ends, joined to chains of more than MAX_CHAIN layers as long as that is faster."""
+    def longer(self, chains: Sequence[Decision]) -> ChainOutline:
+        """Return these chains, those in one pass joined to more than MAX_CHAIN layers as long as that is faster."""
+        ends = (0, *(chain.end for chain in chains))
+        several = [chain.end for chain in chains if chain.chosen.passes > 1]
         found = self.outlined(ends)
-        while (longer := self._joined(found.ends, MAX_CHAIN)).cost_ps < found.cost_ps:
+        while (longer := self._joined(found.ends, MAX_CHAIN, several)).cost_ps < found.cost_ps:
             found = longer
         return found
 
-    def _joined(self, ends: Sequence[int], beyond: int) -> ChainOutline:
+    def _joined(self, ends: Sequence[int], beyond: int, apart: Sequence[int] = ()) -> ChainOutline:
         """Return the fastest chains that end at some of these places; raises DoesNotFit.
 
-        Each is between two places that follow each other, or has more than `beyond` layers.
+        Each is between two places that follow each other, or has more than `beyond` layers; one that ends at a place of
+        `apart` is joined to no other.
         """
         best = {0: ChainOutline(0, 0, (0,))}
         for place, end in enumerate(ends[1:], 1):
-            starts = [ends[start] for start in self.starts(place) if start == place - 1 or end - ends[start] > beyond]
-            best[end] = self._cheapest(end, starts, best)
+            first = max((other for other in apart if other < end), default=0)
+            longer = (ends[start] for start in self.starts(place)[1:] if end - ends[start] > beyond)
+            joined = [start for start in longer if start >= first and end not in apart]
+            best[end] = self._cheapest(end, [ends[place - 1], *joined], best)
         return best[ends[-1]]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline:
@@ -160,7 +167,7 @@ class Planner:
             candidate for candidate in self._candidates[start, end] if assumption.trusting or not candidate.doubtful
         ]
         choices = sorted((candidate.chosen(assumption) for candidate in candidates), key=lambda choice: choice.cost_ps)
-        close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else 1.0
+        close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
@@ -325,5 +332,5 @@ def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
 
     Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
     """
-    alike = [choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps] if close > 1 else choices[:1]
+    alike = (choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps)
     return min(alike, key=lambda choice: choice.passes)

@@ -40,6 +40,8 @@ _FEW_CUTS = 3
 """Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
+_WORTH_FINER = 0.998
+"""Finer cuts that are hardly faster do not go on: where transfers have no latency, every finer one is."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
@@ -119,7 +121,7 @@ class CutSearch:
     def _finer(
         self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, budget: MemoryBudget, effort: Effort
     ) -> list[TimedPlan]:
-        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are not faster than those before."""
+        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are hardly faster than before."""
         found: list[TimedPlan] = []
         idle = 0
         for cuts in candidates:
@@ -130,7 +132,7 @@ class CutSearch:
                 timed = list(map(self._times.timed, self._variants(chain, cuts, budget, effort)))
                 found += timed
                 took_ps = min(each.times.together_ps for each in timed)
-                if took_ps < fastest_ps:
+                if took_ps < _WORTH_FINER * fastest_ps:
                     fastest_ps, idle = took_ps, 0
         return found
 

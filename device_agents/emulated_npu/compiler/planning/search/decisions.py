@@ -20,8 +20,6 @@ _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
 """Layers of a graph that is tried as one chain."""
-_FEW_LAYERS = 16
-"""Layers of a graph whose chains are compared with others."""
 _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
@@ -41,7 +39,7 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    Chains in one pass each are also joined to longer ones than are searched first, and a short graph is tried as one.
+    Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -55,10 +53,11 @@ def decide_by_each_assumption(
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
     found = _decided(planner, range(len(ASSUMPTIONS)), options)
     yield from found
-    if all(plan.passes == 1 for decision in found[_DOUBTING] for plan in decision.chains):
+    for place, decisions in enumerate(found):
         with contextlib.suppress(DoesNotFit):
-            ends = planner.longer((0, *(decision.end for decision in found[_DOUBTING]))).ends
-            yield tuple([planner.decide(start, end) for start, end in itertools.pairwise(ends)])
+            within = planner.assuming(place).within(_halo_bytes(decisions))
+            ends = within.longer(decisions).ends
+            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
@@ -66,36 +65,48 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
 
 
 def compares_chains(graph: Graph, options: Options) -> bool:
-    """Return whether `other_chains` of a graph are worth a comparison: it is short, and the options fix no chains."""
-    return 1 < len(graph.layers) <= _FEW_LAYERS and options.chains == "auto" and not options.single_layers
+    """Return whether `other_chains` of a graph are worth a comparison: the options fix no chains."""
+    return len(graph.layers) > 1 and options.chains == "auto" and not options.single_layers
 
 
 def other_chains(
-    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
-) -> Iterator[tuple[Decision, ...]]:
-    """Yield chains of a graph in which the one at a place is joined to the next, ends elsewhere, or is cut in two.
+    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision]
+) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
+    """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
-    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out.
+    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
+    halo buffer of these chains. Chains that are estimated to take far longer are left out.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
-    within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
-    pair = decisions[place : place + 2]
+    within = planner.within(_halo_bytes(decisions))
+    found: list[tuple[int, int, int, tuple[int, ...]]] = []
+    for place in range(len(decisions)):
+        for count, ends, close in _changes(decisions[place : place + 2]):
+            estimates_ps = [planner.estimated_ps(*chain) for chain in itertools.pairwise(ends)]
+            taken_ps = sum(each.chosen.predicted_ps for each in decisions[place : place + count])
+            needed_ps = sum(filter(None, estimates_ps))
+            if all(each is not None for each in estimates_ps) and needed_ps <= close * taken_ps:
+                found.append((needed_ps - taken_ps, place, count, ends))
+    for _, place, count, ends in sorted(found):
+        with contextlib.suppress(DoesNotFit):
+            new = (within.decide(*chain) for chain in itertools.pairwise(ends))
+            yield ends, (*decisions[:place], *new, *decisions[place + count :])
+
+
+def _halo_bytes(decisions: Sequence[Decision]) -> int:
+    """Return the size of the halo buffer of some chains."""
+    return max(plan.halo_bytes for decision in decisions for plan in decision.chains)
+
+
+def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], float]]:
+    """Yield how many of two chains change, where new ones begin and end, and how much longer these may take."""
     start, end, last = pair[0].start, pair[0].end, pair[-1].end
-    ways: list[tuple[Sequence[Decision], tuple[int, ...], float]] = [
-        (pair, (start, last), _CLOSE),
-        (pair[:1], (start, start + 1, end), _CLOSE),
-    ]
-    ways += [(pair, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
-    for old, ends, close in ways:
-        chains = list(itertools.pairwise(ends))
-        if any(low >= high for low, high in chains) or chains == [(each.start, each.end) for each in old]:
-            continue
-        estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
-        most_ps = close * sum(each.chosen.predicted_ps for each in old)
-        if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
-            with contextlib.suppress(DoesNotFit):
-                new = (within.decide(*chain) for chain in chains)
-                yield (*decisions[:place], *new, *decisions[place + len(old) :])
+    both = len(pair)
+    if both > 1:
+        yield both, (start, last), _CLOSE
+    ways = [(1, (start, start + 1, end), _CLOSE)]
+    ways += [(both, (start, other, last), _CLOSER) for other in (end - 1, end + 1)]
+    yield from (way for way in ways if all(low < high for low, high in itertools.pairwise(way[1])))
 
 
 def decide_chains(
