@@ -25,13 +25,13 @@ ITEM_BYTES = {
 ML_DOMAIN = "ai.onnx.ml"
 """The domain of ONNX's operators for trees, scalers, and labels."""
 FLOATS = ("float32", "float64", "float16")
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_WRITING_MAPS = CONVOLUTIONS | _POOLS | {"BatchNormalization"}
+_WRITING_MAPS = CONVOLUTIONS | {"MaxPool", "AveragePool"}
 _KEEPING_MAPS = {
+    *("GlobalAveragePool", "GlobalMaxPool", "BatchNormalization"),
     *(set(ACTIVATIONS) - {"PRelu"}),
     *("Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"),
 }
-"""Operators whose result is a feature map if an input is one. PRelu would change the contexts of tables."""
+"""Operators whose result is a feature map if all inputs are. PRelu would change the contexts of tables."""
 _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
@@ -198,7 +198,8 @@ class Network:
         """The tensors that convolutions and pools write, directly or through operators that keep their layout.
 
         Runtimes store those of four axes in blocks of channels. Any other operator that reads one waits for its
-        conversion: also one that combines a map with a value for each channel. Nothing here depends on the device: what
+        conversion, and writes the usual layout: also one that combines a map with a value for each channel, or with a
+        tensor that is none, as in a Gelu, whose Erf keeps no layout. Nothing here depends on the device: what
         a layer that reads feature maps takes is measured.
         """
         found: set[str] = set()
@@ -207,7 +208,7 @@ class Network:
             if read and len(self.types[read[0]].shape) == _MAP_AXES:
                 joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
                 alike = len({self.types[name].shape for name in read}) == 1
-                keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and not found.isdisjoint(read)
+                keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and found.issuperset(read)
                 found.update(node.results if keeps or node.op in _WRITING_MAPS else ())
         return frozenset(found)
 

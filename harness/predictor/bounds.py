@@ -87,7 +87,8 @@ class Bounds:
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
         view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool) | self.moves_nothing(arrays)
-        limits = [self.idle.get(path) or _finest(self.classes, path) for path in arrays.paths]
+        names = zip(arrays.paths, _paths(arrays), strict=True)
+        limits = [self.idle.get(path) or _finest(self.classes, name) for path, name in names]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
         low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
@@ -122,10 +123,10 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     )
     ideal = found.whole_vectors_s(arrays)
     members: dict[str, list[int]] = {}
-    for place, path in enumerate(arrays.paths):
+    for place, path in enumerate(_paths(arrays)):
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
-    classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
+    classes = {name: _limits(ideal, latency_s, longest_s, sure, np.array(own)) for name, own in sorted(members.items())}
     limits = {
         path: ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
         for path, own in idle.items()
@@ -174,13 +175,20 @@ def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> floa
     return float(np.max(latency_s[large] / arrays.weight_bytes[large]))
 
 
-def _limits(ideal: Floats, latency_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
-    """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them."""
+def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
+    """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them.
+
+    It is not more than that of the larger half of all, at their longest: of views, only a few may be sure, and small.
+    """
     kept = own[sure[own]] if sure[own].any() else own
-    large = kept[ideal[kept] >= np.median(ideal[kept])]
-    slowness = float(np.max(latency_s[large] / ideal[large]))
+    slowness = min(_slowness(ideal, latency_s, kept), _slowness(ideal, longest_s, own))
     launch_s = max(float(np.min(latency_s[kept])), float(np.max(latency_s[kept] - slowness * ideal[kept])))
     return ClassLimits(launch_s, slowness)
+
+
+def _slowness(ideal: Floats, latency_s: Floats, own: Ints) -> float:
+    large = own[ideal[own] >= np.median(ideal[own])]
+    return float(np.max(latency_s[large] / ideal[large]))
 
 
 def _padding(sizes: Floats) -> Floats:
@@ -190,6 +198,12 @@ def _padding(sizes: Floats) -> Floats:
 
 def _families(arrays: LayerArrays) -> list[str]:
     return [path.split("/", 1)[0] for path in arrays.paths]
+
+
+def _paths(arrays: LayerArrays) -> list[str]:
+    """Return the classes that share limits: views of feature maps wait for a conversion, and others take no time."""
+    pairs = zip(arrays.paths, arrays.sizes["maps"].tolist(), strict=True)
+    return [path.replace(VIEW, f"{VIEW}/maps", 1) if maps else path for path, maps in pairs]
 
 
 def _finest(classes: Mapping[str, ClassLimits], path: str) -> ClassLimits | None:

@@ -21,8 +21,6 @@ from harness.strict_model import Amount, Share, StrictModel
 _VERSION = 6
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Row = tuple[_Number, ...]
-_LATER_FIELDS = ("copies_windows", "holds_weights")
-"""Fields of tilings that are stored only if they are unusual: programs of before a field read what lacks it."""
 
 
 class OtherVersion(ValueError):
@@ -79,14 +77,9 @@ class Parameters:
 def text_of(parameters: Parameters) -> str:
     """Return one line of JSON; floats are read back to the last bit."""
     roofline, calibration = parameters.roofline, parameters.calibration
-    steps = {
-        name: value
-        for name, value in asdict(roofline.tiling).items()
-        if name not in _LATER_FIELDS or value != getattr(DeviceTiling, name)
-    }
     content = {
         "schema_version": _VERSION,
-        "steps": steps,
+        "steps": asdict(roofline.tiling),
         "roofline": {
             "tile_constants": roofline.tile_constants.tolist(),
             "names": roofline.names,

@@ -11,12 +11,12 @@ from pydantic import Field, model_validator
 
 from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, choices_of
 from harness.space.configuration import (
-    DYNAMIC,
+    ACTIVATIONS,
     INT8,
     NO_ACTIVATION,
     PACKED_BLOCK,
     PACKED_WEIGHTS,
-    UNSIGNED,
+    WEIGHTS,
     Configuration,
     Convolution,
     FloatLayer,
@@ -45,12 +45,12 @@ _ONE = Choices((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
-_BETWEEN = ("residual", "batch_norm")
-"""Axes that put an operator between a product and its activation."""
 _ON_MAPS = ("BatchNormalization", "LRN")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
+Context = Literal["map", "chip", "outside"]
+"""Where inputs come from: another convolution, an operator that keeps no layout of maps, or outside."""
 Layouts = Annotated[Choices, choices_of(MAP, ROWS)]
 
 
@@ -75,13 +75,21 @@ class Block(StrictModel):
         return math.prod(axis.count for axis in self.axes.values())
 
     @model_validator(mode="after")
-    def _only_products_have_weights(self) -> Self:
-        if self.precision not in ("float32", INT8) and not isinstance(self, ConvolutionBlock | ProductBlock):
+    def _is_one_layer(self) -> Self:
+        """Refuse what devices execute as layers of other blocks, with conversions between them."""
+        if self.precision == "float32":
+            return self
+        if isinstance(self, RecurrentBlock | TransposedBlock):
+            raise ValueError(f"precision of {self.op} may only be float32")
+        if self.precision != INT8 and not isinstance(self, ConvolutionBlock | ProductBlock):
             raise ValueError(f"precision may be {self.precision} only for products")
         if self.precision == PACKED_WEIGHTS and isinstance(self, ConvolutionBlock):
             raise ValueError("precision may be packed only for MatMul and Gemm")
-        if self.precision in (DYNAMIC, UNSIGNED) and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
-            raise ValueError(f"a layer whose precision is dynamic has no {' or '.join(_BETWEEN)}")
+        if self.precision == ACTIVATIONS and getattr(self, "op", "") == "MatMul":
+            raise ValueError("precision may be activations only for Conv and Gemm")
+        for one in ("batch_norm",) if self.precision == WEIGHTS else ("batch_norm", "residual"):
+            if getattr(self, one, _NEVER) != _NEVER:
+                raise ValueError(f"a layer whose precision is {self.precision} has no {one}")
         return self
 
     def at(self, point: Sequence[float]) -> Configuration | None:
@@ -100,10 +108,7 @@ class Block(StrictModel):
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels.
-
-    `context` is where inputs come from: another convolution, an operator that keeps no layout of maps, or outside.
-    """
+    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -118,7 +123,7 @@ class ConvolutionBlock(Block):
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
-    context: Literal["map", "chip", "outside"] = "map"
+    context: Context = "map"
     frames: Sizes | None = None
     dimensions: Literal[1, 2, 3] = 2
 
@@ -200,21 +205,23 @@ class PoolingBlock(_PlaneBlock):
     op: Literal["MaxPool", "AveragePool"]
     kernel: Sizes
     stride: Sizes = _ONE
+    context: Context = "map"
     frames: Sizes | None = None
     dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         windows = {name: (values[name],) * self.dimensions for name in ("kernel", "stride")}
-        return Pooling(op=self.op, **{**values, **windows}) if _window_fits(values) else None
+        return Pooling(op=self.op, **{**values, **windows}, context=self.context) if _window_fits(values) else None
 
 
 class GlobalPoolingBlock(_PlaneBlock):
     """Pooling layers over the whole plane."""
 
     op: Literal["GlobalAveragePool", "GlobalMaxPool"]
+    context: Context = "map"
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        return Pooling(op=self.op, kernel=values["size"], stride=(1, 1), **values)
+        return Pooling(op=self.op, kernel=values["size"], stride=(1, 1), **values, context=self.context)
 
 
 class ElementwiseBlock(_PlaneBlock):
@@ -314,7 +321,7 @@ class PermutationBlock(Block):
 class RowwiseBlock(Block):
     """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "ReduceMean"]
+    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))

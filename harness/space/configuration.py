@@ -1,35 +1,20 @@
-"""Configurations: single layers with all their sizes, which a space holds and the predictor describes."""
+"""Configurations: single layers with all their sizes, which a space holds."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.network.layers import FEATURE_MAP
 from harness.network.operator_kinds import GATES
-from harness.predictor.features.data_movement_classes import class_of_mover
-from harness.predictor.features.layer_features import (
-    DEQUANTISED,
-    FLOAT_WEIGHTS,
-    INTEGER,
-    PACKED,
-    LayerFeatures,
-    axes_suffix,
-    channelwise,
-    convolution,
-    matrix_product,
-    plane_of,
-    recurrent,
-    unfolding,
-)
-from harness.space.data_movement import Elementwise, Mover
+from harness.space.data_movement import Mover
+from harness.space.sized_layer import Shape, SizedLayer
 
 NO_ACTIVATION = "none"
-_MAP_AXES = 2
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(SizedLayer):
     """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`.
 
     `context` is where its input comes from, as in `context_of`. A signal has a size of one axis, a video of three.
@@ -38,7 +23,7 @@ class Convolution:
     batch: int
     channels_in: int
     channels_out: int
-    size: tuple[int, ...]
+    size: Shape
     kernel: int
     stride: int
     groups: int
@@ -54,44 +39,38 @@ class Convolution:
         return padding_of(self.kernel, self.stride) * self.dilation
 
     @property
-    def weight_shape(self) -> tuple[int, ...]:
+    def weight_shape(self) -> Shape:
         """Return the shape of the weights."""
         return (self.channels_out, self.channels_in // self.groups, *self.each(self.kernel))
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def inputs(self) -> list[Shape]:
+        """Return the shapes of the map, and of the other summand."""
+        return [(self.batch, self.channels_in, *self.size), *([self.result] if self.residual else [])]
+
+    @property
+    def weights(self) -> list[Shape]:
+        """Return the shape of the weights."""
+        return [self.weight_shape]
+
+    @property
+    def result(self) -> Shape:
         """Return the shape of the result."""
         span, padded = self.dilation * (self.kernel - 1) + 1, 2 * self.padding
         return (self.batch, self.channels_out, *((edge + padded - span) // self.stride + 1 for edge in self.size))
 
-    def each(self, value: int) -> tuple[int, ...]:
+    @property
+    def macs(self) -> int:
+        """Return the multiply-adds, including padding."""
+        return math.prod(self.result) * math.prod(self.weight_shape[1:])
+
+    def each(self, value: int) -> Shape:
         """Return the same value for each axis of the map."""
         return (value,) * len(self.size)
 
-    @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-        kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
-        kind += axes_suffix(len(self.size))
-        found = convolution(
-            batch=self.batch,
-            in_channels=self.channels_in,
-            out_channels=self.channels_out,
-            size=self.size,
-            kernel=self.each(self.kernel),
-            stride=self.each(self.stride),
-            padding=self.each(self.padding),
-            groups=self.groups,
-            dilation=self.each(self.dilation),
-        )
-        operands = int(self.residual)
-        maps = int(self.context == FEATURE_MAP) + operands if len(self.size) == _MAP_AXES else 0
-        operator = f"mac/conv/{kind}/{_suffix(self.activation)}"
-        return replace(found, operator=operator, extra_operands=operands, maps=maps)
-
 
 @dataclass(frozen=True)
-class Product:
+class Product(SizedLayer):
     """A matrix product (rows, depth) x (depth, columns) with a bias, or `heads` products of two activations."""
 
     op: str
@@ -103,23 +82,34 @@ class Product:
 
     @property
     def weight_shape(self) -> tuple[int, int]:
-        """Return the shape of the weights."""
+        """Return the shape of the right-hand side."""
         return (self.depth, self.columns)
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-        found = matrix_product(rows=self.rows, depth=self.depth, columns=self.columns, batch=max(1, self.heads))
-        kind = "activations" if self.heads else "weights"
-        named = replace(found, operator=f"mac/product/{kind}/{_suffix(self.activation)}")
-        if not self.heads:
-            return named
-        read = -(-found.weight_elements // (max(1, self.heads) * self.rows * self.columns))
-        return replace(named, weight_elements=0, extra_operands=read)
+    def inputs(self) -> list[Shape]:
+        """Return the shapes of one or both sides."""
+        if self.heads:
+            return [(1, self.heads, self.rows, self.depth), (1, self.heads, *self.weight_shape)]
+        return [(self.rows, self.depth) if self.op == "Gemm" else (1, self.rows, self.depth)]
+
+    @property
+    def weights(self) -> list[Shape]:
+        """Return the shape of the weights, if the right-hand side is one."""
+        return [] if self.heads else [self.weight_shape]
+
+    @property
+    def result(self) -> Shape:
+        """Return the shape of the result."""
+        return (*self.inputs[0][:-1], self.columns)
+
+    @property
+    def macs(self) -> int:
+        """Return the multiply-adds."""
+        return math.prod(self.result) * self.depth
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(SizedLayer):
     """An LSTM or GRU over `steps`, of `depth` inputs and a state of `columns`, in one direction or both."""
 
     op: str
@@ -129,63 +119,70 @@ class Recurrent:
     directions: int
 
     @property
-    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the weights of inputs, of the state, and of both biases."""
-        rows = GATES[self.op] * self.columns
-        return (self.directions, rows, self.depth), (self.directions, rows, self.columns), (self.directions, 2 * rows)
+    def inputs(self) -> list[Shape]:
+        """Return the shape of the inputs of all steps."""
+        return [(self.steps, 1, self.depth)]
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def weights(self) -> list[Shape]:
+        """Return the shapes of the weights of inputs and of the state."""
+        rows = GATES[self.op] * self.columns
+        return [(self.directions, rows, self.depth), (self.directions, rows, self.columns)]
+
+    @property
+    def biases(self) -> Shape:
+        """Return the shape of the biases of inputs and of the state."""
+        return (self.directions, 2 * GATES[self.op] * self.columns)
+
+    @property
+    def result(self) -> Shape:
         """Return the shape of the states of all steps."""
         return (self.steps, self.directions, 1, self.columns)
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-        sizes = {"inputs": self.depth, "state": self.columns, "columns": GATES[self.op] * self.columns}
-        return recurrent(self.op, steps=self.steps, batch=1, directions=self.directions, **sizes)
+    def macs(self) -> int:
+        """Return the multiply-adds of all steps."""
+        return self.steps * sum(map(math.prod, self.weights))
 
 
 @dataclass(frozen=True)
-class Pooling:
-    """A pooling layer; the kernel of a global one is the whole plane."""
+class Pooling(SizedLayer):
+    """A pooling layer; the kernel of a global one is the whole plane. `context` is that of `Convolution`."""
 
     op: str
     batch: int
     channels: int
-    size: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: Shape
+    kernel: Shape
+    stride: Shape
+    context: str = FEATURE_MAP
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def inputs(self) -> list[Shape]:
+        """Return the shape of the map."""
+        return [(self.batch, self.channels, *self.size)]
+
+    @property
+    def result(self) -> Shape:
         """Return the shape of the result."""
         padding = 0 if self.op.startswith("Global") else padding_of(self.kernel[0], self.stride[0])
         windows = zip(self.size, self.kernel, self.stride, strict=True)
         return (self.batch, self.channels, *((edge + 2 * padding - taps) // step + 1 for edge, taps, step in windows))
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-        return channelwise(
-            class_of_mover([self.op], axes=len(self.size)),
-            batch=self.batch,
-            channels=self.channels,
-            in_size=plane_of(self.size),
-            out_size=plane_of(self.result[2:]),
-            kernel=plane_of(self.kernel),
-            stride=plane_of(self.stride),
-        )
+    def macs(self) -> int:
+        """Return the elements of all windows."""
+        return math.prod(self.result) * math.prod(self.kernel)
 
 
 @dataclass(frozen=True)
-class Transposed:
+class Transposed(SizedLayer):
     """A transposed convolution, which makes a map larger by its stride."""
 
     batch: int
     channels_in: int
     channels_out: int
-    size: tuple[int, ...]
+    size: Shape
     kernel: int
     stride: int
 
@@ -195,25 +192,25 @@ class Transposed:
         return (self.kernel - self.stride) // 2
 
     @property
-    def out_size(self) -> tuple[int, ...]:
-        """Return the size of the result."""
-        more = self.kernel - self.stride - 2 * self.padding
-        return tuple(edge * self.stride + more for edge in self.size)
+    def inputs(self) -> list[Shape]:
+        """Return the shape of the map."""
+        return [(self.batch, self.channels_in, *self.size)]
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features: all taps of each input pixel, as if they were channels."""
-        taps = self.kernel ** len(self.size)
-        return LayerFeatures(
-            operator=f"mac/conv/transposed{axes_suffix(len(self.size))}/plain",
-            batch=self.batch,
-            in_channels=self.channels_in,
-            out_channels=self.channels_out * taps,
-            in_size=plane_of(self.size),
-            out_size=plane_of(self.size),
-            weight_elements=self.channels_in * self.channels_out * taps,
-            result_elements=self.batch * self.channels_out * math.prod(self.out_size),
-        )
+    def weights(self) -> list[Shape]:
+        """Return the shape of the weights."""
+        return [(self.channels_in, self.channels_out, *(self.kernel,) * len(self.size))]
+
+    @property
+    def result(self) -> Shape:
+        """Return the shape of the larger map."""
+        more = self.kernel - self.stride - 2 * self.padding
+        return (self.batch, self.channels_out, *(edge * self.stride + more for edge in self.size))
+
+    @property
+    def macs(self) -> int:
+        """Return the multiply-adds: each pixel with all weights of its channel."""
+        return self.batch * math.prod(self.size) * math.prod(self.weights[0])
 
 
 FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
@@ -236,21 +233,19 @@ class Quantised:
     precision: str
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features, of a dynamic layer those of its product."""
-        found = self.layer.features
-        root, group, kind, name = found.operator.split("/")
-        if suffix := {WEIGHTS: DEQUANTISED, PACKED_WEIGHTS: PACKED}.get(self.precision):
-            return replace(found, operator=f"{root}/{group}/{kind}{suffix}/{name}")
-        suffix = {UNSIGNED: "-unsigned", ACTIVATIONS: FLOAT_WEIGHTS}.get(self.precision, "")
-        if group == "conv" and self.precision in (DYNAMIC, UNSIGNED):
-            kind += INTEGER + suffix
-        elif group not in ("copy", "view"):
-            kind += unfolding(kind, found.in_channels, found.out_channels) if group == "conv" else ""
-            kind += f"{suffix}-int8"
-        name = name if root == "mac" or group == "view" else f"{name}-int8"
-        run = self.layer.channels if isinstance(self.layer, Elementwise) and found.run else found.run
-        return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1, run=run)
+    def weights(self) -> list[Shape]:
+        """Return the shapes of the weights that are multiplied."""
+        return self.layer.weights
+
+    @property
+    def macs(self) -> int:
+        """Return the multiply-adds."""
+        return self.layer.macs
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of inputs, weights and results, as many as those of floats where weights become floats."""
+        return self.layer.bytes // (1 if self.precision in (WEIGHTS, PACKED_WEIGHTS) else 4)
 
 
 Configuration = FloatLayer | Quantised
@@ -259,7 +254,3 @@ Configuration = FloatLayer | Quantised
 def padding_of(kernel: int, stride: int) -> int:
     """Return the padding on every side: none if windows do not overlap, else as much as keeps the size at stride 1."""
     return 0 if kernel == stride else (kernel - 1) // 2
-
-
-def _suffix(activation: str) -> str:
-    return {NO_ACTIVATION: "plain", "Relu6": "Relu"}.get(activation, activation)

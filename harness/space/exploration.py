@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, NetworkError, UnsupportedNetwork
-from harness.latency.estimators import LEAST_LATENCY_S, estimate_layers
+from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.campaign_source import read_campaign
+from harness.lut.learning import LEAST_S
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.device_requests import device_s
@@ -23,12 +24,15 @@ from harness.measure.profiling import PURPOSE, profile_networks
 from harness.measure.progress import among_several, notes_of
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.key import LayerKey
 from harness.network.layers import context_of
+from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.planner import OVER_BUDGET, Round, explore
+from harness.space.planner import OVER_BUDGET, Parts, Round, explore
 from harness.space.space import LayerSpace
 from harness.space.space_profile import SpaceProfile
 
@@ -38,11 +42,11 @@ MAX_PART_BYTES = 1 << 29
 
 CHAINS = "chains"
 """The word in `reveals` of devices that report their chains."""
-LayerPlace = tuple[str, str]
-"""The digest of a layer's key, and its context."""
 _Part = Sequence[tuple[int, Configuration]]
 """Layers of a round with their numbers in it."""
 _Cuts = tuple[list[CutNetwork], tuple[FusionRule, ...]]
+_Named = tuple[LayerKey, str, LayerFeatures | None]
+"""A layer's key, its context, and its features, None if its key is of a layer that no predictor learns from."""
 
 
 def explore_space(
@@ -90,20 +94,19 @@ class DeviceRounds:
     device_s: float = 0.0
     tried: int = 0
 
-    def measure(self, asked: Round) -> list[float | None] | None:
-        """Return the latencies of a round's layers in seconds; None for the round if the budget is too small."""
+    def measure(self, asked: Round) -> list[Parts] | None:
+        """Return the measured parts of a round's layers; None for the round if the budget is too small."""
         policy, left_s = self.request.policy, self._left_s
         if self.tried and self.device_s / self.tried * len(asked.layers) > left_s:
             return None
-        cuts, rules, places = self._cut(asked)
+        cuts, rules, named = self._cut(asked)
         if not cuts:
-            return [None] * len(asked.layers)
+            return [()] * len(asked.layers)
         campaign = self._run(cuts, rules, replace(policy, budget_s=None if math.isinf(left_s) else left_s))
         self.tried += len(asked.layers)
         measured, overhead = read_campaign(self.on.journal, campaign)
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
-        own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
-        return [_sum_s(parts) for parts in own]
+        return [_measured(named.get(index, ()), found) for index in range(len(asked.layers))]
 
     def measure_networks(self, models: tuple[str, ...], *, to_start: bool) -> None:
         """Measure networks as one more campaign, with the rest of the budget; a complete one is not repeated."""
@@ -125,7 +128,7 @@ class DeviceRounds:
         budget_s = self.request.policy.budget_s
         return math.inf if budget_s is None else max(0.0, budget_s - self.device_s)
 
-    def _cut(self, asked: Round) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
+    def _cut(self, asked: Round) -> tuple[*_Cuts, dict[int, list[_Named]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.
 
         On processors, layers without weights are visited warm: a round has many kinds of them, and their code would be
@@ -136,8 +139,8 @@ class DeviceRounds:
 
         numbered = list(enumerate(asked.layers))
         parts = [
-            *_parts([one for one in numbered if one[1].features.weight_elements]),
-            *_parts([one for one in numbered if not one[1].features.weight_elements]),
+            *_parts([one for one in numbered if one[1].weights]),
+            *_parts([one for one in numbered if not one[1].weights]),
         ]
         try:
             cuts, rules = self._cut_parts(parts, asked.number)
@@ -145,19 +148,18 @@ class DeviceRounds:
             accepted = [one for part in parts for one in self._accepted(part, asked.number)]
             parts = list(_parts(accepted))
             cuts, rules = self._cut_parts(parts, asked.number) if parts else ([], ())
-        places: dict[int, tuple[LayerPlace, ...]] = {}
+        named: dict[int, list[_Named]] = {}
         narrowed: list[CutNetwork] = []
         for part, cut in zip(parts, cuts, strict=True):
             own = own_layers(cut.layers)
+            is_warm = not part[0][1].weights or (asked.number + len(narrowed)) % 2 == 0
             for at, layers in own.items():
-                places[part[at][0]] = tuple((one.key.digest, context_of(cut.network, one)) for one in layers)
+                found = [(one.key, context_of(cut.network, one)) for one in layers]
+                named[part[at][0]] = [(*place, describe(place[0].text, place[1], warm=is_warm)) for place in found]
             kept = tuple(layer for layers in own.values() for layer in layers)
             if kept:
-                has_weights = any(layer.features.weight_elements for _, layer in part)
-                narrowed.append(
-                    replace(cut, layers=kept, is_warm=not has_weights or (asked.number + len(narrowed)) % 2 == 0)
-                )
-        return narrowed, rules, places
+                narrowed.append(replace(cut, layers=kept, is_warm=is_warm))
+        return narrowed, rules, named
 
     def _cut_parts(self, parts: Sequence[_Part], number: int) -> _Cuts:
         from harness.space.layer_network import network_of  # loads onnx
@@ -200,17 +202,21 @@ def _parts(layers: _Part) -> Iterator[list[tuple[int, Configuration]]]:
     part: list[tuple[int, Configuration]] = []
     size = 0
     for index, layer in layers:
-        more = layer.features.moved_bytes
-        if part and (len(part) >= MAX_PART_LAYERS or size + more > MAX_PART_BYTES):
+        if part and (len(part) >= MAX_PART_LAYERS or size + layer.bytes > MAX_PART_BYTES):
             yield part
             part, size = [], 0
         part.append((index, layer))
-        size += more
+        size += layer.bytes
     if part:
         yield part
 
 
-def _sum_s(parts: Sequence[Latency | None]) -> float | None:
-    """Return the latency of a layer that the device executes in parts; None where one is missing."""
-    known = [one for one in parts if one is not None]
-    return max(LEAST_LATENCY_S, sum(one.remainder_s for one in known)) if known and len(known) == len(parts) else None
+def _measured(parts: Sequence[_Named], found: Mapping[tuple[str, str], Latency]) -> Parts:
+    """Return the parts of a layer; none where the latency of one is missing."""
+    known = [(layer, found.get((key.digest, context))) for key, context, layer in parts]
+    examples = [
+        TrainingExample(layer, max(LEAST_S, latency.latency_s))
+        for layer, latency in known
+        if layer is not None and latency is not None
+    ]
+    return examples if len(examples) == len(parts) else ()

@@ -28,7 +28,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
+from harness.space.data_movement import Joining, Permutation, Rowwise
 from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
@@ -62,7 +62,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
 def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None:
     """Add a layer in one form, and its neighbours."""
     own = f"{index}.{_OWN}"
-    shapes = enumerate(_input_shapes(layer))
+    shapes = enumerate(layer.inputs)
     sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
     taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(sources)]
     for number, result in enumerate(added(parts, own, layer, taken)):
@@ -70,9 +70,9 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
         names = [f"{index}.after{number or ''}"]
         names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation) else []
         for name in names:
-            _read(parts, name, stored, _result_shape(layer), on_maps=not isinstance(layer, _ON_ROWS))
+            _read(parts, name, stored, layer.result, on_maps=not isinstance(layer, _ON_ROWS))
     if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
-        _read(parts, f"{index}.beside", sources[0], _input_shapes(layer)[0], on_maps=_reads_map(layer))
+        _read(parts, f"{index}.beside", sources[0], layer.inputs[0], on_maps=_reads_map(layer))
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -92,42 +92,9 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
 
 
-def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
-    if isinstance(layer, Convolution):
-        return [(layer.batch, layer.channels_in, *layer.size), *([layer.result] if layer.residual else [])]
-    if isinstance(layer, Product):
-        if layer.heads:
-            return [(1, layer.heads, layer.rows, layer.depth), (1, layer.heads, layer.depth, layer.columns)]
-        return [(layer.rows, layer.depth) if layer.op == "Gemm" else (1, layer.rows, layer.depth)]
-    if isinstance(layer, Recurrent):
-        return [(layer.steps, 1, layer.depth)]
-    if isinstance(layer, Transposed):
-        return [(layer.batch, layer.channels_in, *layer.size)]
-    if isinstance(layer, Permutation):
-        return [layer.shape]
-    if isinstance(layer, Elementwise | Joining | Rowwise):
-        return layer.shapes
-    return [(layer.batch, layer.channels, *layer.size)]
-
-
-def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
-    """Return the shape of a layer's first result."""
-    if isinstance(layer, Convolution | Permutation | Pooling | Recurrent | Rowwise):
-        return layer.result
-    if isinstance(layer, Product):
-        return (*_input_shapes(layer)[0][:-1], layer.columns)
-    if isinstance(layer, Elementwise):
-        return layer.shapes[0]
-    if isinstance(layer, Joining):
-        return layer.results[0]
-    if isinstance(layer, Transposed):
-        return (layer.batch, layer.channels_out, *layer.out_size)
-    return (layer.batch, layer.channels, *layer.out_size)
-
-
 def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer) -> str:
     """Add a neighbour that writes a tensor, or an input of the network."""
-    context = layer.context if isinstance(layer, Convolution) else FEATURE_MAP
+    context = layer.context if isinstance(layer, Convolution | Pooling) else FEATURE_MAP
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
     if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
@@ -169,12 +136,12 @@ def _layer(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[st
     if isinstance(layer, Product):
         return [_product(parts, name, layer, sources)]
     if isinstance(layer, Recurrent):
-        weights = [parts.weight(f"{name}.weight{at}", shape) for at, shape in enumerate(layer.weight_shapes)]
+        shapes = enumerate([*layer.weights, layer.biases])
+        weights = [parts.weight(f"{name}.weight{at}", shape) for at, shape in shapes]
         direction = "bidirectional" if layer.directions > 1 else "forward"
         return [parts.node(layer.op, name, [*sources, *weights], hidden_size=layer.columns, direction=direction)]
     if isinstance(layer, Transposed):
-        axes = len(layer.size)
-        shape = (layer.channels_in, layer.channels_out, *(layer.kernel,) * axes)
+        axes, (shape,) = len(layer.size), layer.weights
         weights = [parts.weight(f"{name}.weight", shape), parts.weight(f"{name}.bias", shape[1:2])]
         window = {"kernel_shape": shape[2:], "strides": [layer.stride] * axes, "pads": [layer.padding] * 2 * axes}
         return [parts.node("ConvTranspose", name, [*sources, *weights], **window)]

@@ -152,6 +152,8 @@ def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[s
     if layer.op == "LayerNormalization":
         weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")]
         return parts.node(layer.op, name, [*sources, *weights], axis=-1)
+    if layer.op == "InstanceNormalization":
+        return parts.node(layer.op, name, [*sources, *(parts.weight(f"{name}.{one}", (layer.rows,)) for one in "sb")])
     if layer.op == "Softmax":
         return parts.node(layer.op, name, sources, axis=-1)
     if layer.op == "ReduceMean":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,9 +33,10 @@ class Round:
     layers: tuple[Configuration, ...]
 
 
-Measure = Callable[[Round], Sequence[float | None] | None]
-"""Returns the latencies of a round's layers in seconds, None for refused ones; None for the whole round if the budget
-is too small."""
+Parts = Sequence[TrainingExample]
+"""The layers as which a device executes one layer of a space; none if it refuses it."""
+Measure = Callable[[Round], Sequence[Parts] | None]
+"""Returns the measured parts of a round's layers; None if the budget is too small for the round."""
 
 
 def explore(
@@ -58,38 +60,34 @@ def explore(
     first = min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE)))
     rest = np.random.default_rng(seed).permutation(np.arange(min(first, len(layers)), len(layers)))
     order = [*range(min(first, len(layers))), *rest.tolist()]
-    done, size = 0, first
+    done, measured, size = 0, 0, first
     while done < len(order):
         plan = Round(len(results), tuple(layers[place] for place in order[done : done + size]))
-        latencies = measure(plan)
-        if latencies is None:
-            return SpaceResult(tuple(results), len(samples), OVER_BUDGET)
+        answer = measure(plan)
+        if answer is None:
+            return SpaceResult(tuple(results), measured, OVER_BUDGET)
         done += len(plan.layers)
-        found = _samples(plan.layers, latencies)
+        found = [parts for parts in answer if parts]
+        measured += len(found)
         error = _median_error(predictor, found)
-        results.append(RoundResult(plan.number, len(found), len(latencies) - len(found), error))
-        samples += found
+        results.append(RoundResult(plan.number, len(found), len(answer) - len(found), error))
+        samples += itertools.chain.from_iterable(found)
         if error is not None and error <= target:
-            return SpaceResult(tuple(results), len(samples), "target")
+            return SpaceResult(tuple(results), measured, "target")
         if done < len(order) and len({sample.layer for sample in samples}) >= LEAST_SAMPLES:
             predictor = fit_predictor(samples, seed=seed % _SEEDS)
         size = max(_LEAST_FIRST, round(done * _GROWTH))
-    return SpaceResult(tuple(results), len(samples), "count" if len(order) >= count else "exhausted")
+    return SpaceResult(tuple(results), measured, "count" if len(order) >= count else "exhausted")
 
 
-def _samples(layers: Sequence[Configuration], latencies: Sequence[float | None]) -> list[TrainingExample]:
-    pairs = zip(layers, latencies, strict=True)
-    return [TrainingExample(layer.features, latency) for layer, latency in pairs if latency is not None]
-
-
-def _median_error(predictor: Predictor | None, samples: Sequence[TrainingExample]) -> float | None:
-    """Return the median error of predictions; a layer of an unknown operator is off by its whole latency."""
-    if predictor is None or not samples:
+def _median_error(predictor: Predictor | None, layers: Sequence[Parts]) -> float | None:
+    """Return the median error of predictions; a layer with an unknown operator is off by its whole latency."""
+    if predictor is None or not layers:
         return None
-    known = predictor.knows([sample.layer for sample in samples])
-    found = iter(predictor.predict_all([one.layer for one, is_known in zip(samples, known, strict=True) if is_known]))
-    errors = [
-        abs(next(found).latency_s / sample.latency_s - 1.0) if is_known else 1.0
-        for sample, is_known in zip(samples, known, strict=True)
-    ]
+    known = [parts for parts in layers if all(predictor.knows([part.layer for part in parts]))]
+    found = iter(predictor.predict_all([part.layer for parts in known for part in parts]))
+    errors = [1.0] * (len(layers) - len(known))
+    for parts in known:
+        predicted_s = sum(next(found).latency_s for _ in parts)
+        errors.append(abs(predicted_s / sum(part.latency_s for part in parts) - 1.0))
     return float(np.median(errors))

@@ -28,8 +28,7 @@ class SpaceLimits(StrictModel):
 
     def hold(self, layer: Configuration) -> bool:
         """Return whether a layer is within the limits."""
-        features = layer.features
-        return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
+        return layer.macs <= self.max_macs and layer.bytes <= self.max_bytes
 
 
 class LayerSpace(StrictModel):

@@ -37,7 +37,11 @@ def network_of(folder: Path, nodes: list[NodeProto], shapes: dict[str, tuple[int
         (helper.make_node("PRelu", ["c", "scale"], ["y"]), False),
         (helper.make_node("Concat", ["c", "c"], ["y"], axis=1), True),
         (helper.make_node("Concat", ["c", "c"], ["y"], axis=2), False),
-        (helper.make_node("GlobalAveragePool", ["x"], ["y"]), True),
+        (helper.make_node("GlobalAveragePool", ["c"], ["y"]), True),
+        (helper.make_node("GlobalAveragePool", ["x"], ["y"]), False),
+        (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1]), True),
+        (helper.make_node("Add", ["c", "x"], ["y"]), False),
+        (helper.make_node("Concat", ["c", "x"], ["y"], axis=1), False),
         (helper.make_node("Relu", ["x"], ["y"]), False),
         (helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1]), False),
         (helper.make_node("Softmax", ["c"], ["y"], axis=1), False),
@@ -46,7 +50,7 @@ def network_of(folder: Path, nodes: list[NodeProto], shapes: dict[str, tuple[int
     ids=lambda value: value.op_type if isinstance(value, NodeProto) else str(value),
 )
 def test_operators_that_keep_the_layout_write_feature_maps(tmp_path: Path, node: NodeProto, is_map: bool) -> None:
-    """A result is a feature map if a convolution or pool writes it, or an operator that keeps the layout of one."""
+    """A result is a feature map if a convolution or pool writes it, or an operator that keeps the layout of maps."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), node, helper.make_node("Abs", ["y"], ["z"])]
     network = network_of(tmp_path, nodes, {"x": MAP, "z": _shape_of(node)})
     (last,) = [tensor for tensor, writer in network.producers.items() if writer.op == node.op_type]
@@ -58,14 +62,14 @@ def test_contexts_name_feature_maps(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
         helper.make_node("Add", ["c", "x"], ["a"], "add"),
-        helper.make_node("Softmax", ["a"], ["s"], "softmax", axis=1),
-        helper.make_node("Abs", ["s"], ["y"], "abs"),
+        helper.make_node("Softmax", ["c"], ["s"], "softmax", axis=1),
+        helper.make_node("Mul", ["s", "a"], ["y"], "mul"),
     ]
     network = network_of(tmp_path, nodes, {"x": MAP, "y": MAP})
     contexts = {layer.op: context_of(network, layer) for layer in cut(network, ())}
     assert contexts["Conv"] == "outside"
     assert sorted(contexts["Add"].split(",")) == ["map", "outside"]
-    assert (contexts["Softmax"], contexts["Abs"]) == ("map", "chip")
+    assert (contexts["Softmax"], contexts["Mul"]) == ("map", "chip,chip")
 
 
 def _shape_of(node: NodeProto) -> tuple[int, ...]:

@@ -72,6 +72,17 @@ def test_layers_below_resolution_show_that_they_are_fast() -> None:
     assert (low <= tiled_machine.LAUNCH_S).all() and (plain > 1.2 * tiled_machine.LAUNCH_S).any()
 
 
+def test_large_views_below_resolution_limit_others() -> None:
+    """One small view of 2 µs and larger ones below resolution: no view takes much longer than the small one."""
+    views = [
+        channelwise("move/view/any/Reshape", batch=1, channels=channels, in_size=(56, 56), out_size=(56, 56))
+        for channels in (4, 64, 256, 1024)
+    ]
+    times, noise = np.append(LATENCIES, [2e-6, 1e-8, 1e-8, 1e-8]), np.append(0 * LATENCIES, [0.0, 10.0, 10.0, 10.0])
+    _, high = bounds_of(layer_arrays([*LAYERS, *views]), times, noise).of(layer_arrays(views))
+    assert (high < 5e-6).all()
+
+
 def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
     """A product with forty times as many weights as any learnt one may take as long as these at their rate."""
     weight_s, mac_s = 6e-11, 1e-12

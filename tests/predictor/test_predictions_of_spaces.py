@@ -8,6 +8,7 @@ import emulated_layers
 import numpy as np
 import pytest
 import roofline_machine
+from space_features import parts_of
 
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
@@ -36,7 +37,7 @@ def drawn(
 
 def simulated(layers: Sequence[Configuration]) -> Timed:
     """Return the layers with their latencies on the simulated device."""
-    return [(layer.features, roofline_machine.latency_s(layer.features)) for layer in layers]
+    return [(part, roofline_machine.latency_s(part)) for parts in parts_of(layers) for part in parts]
 
 
 def ratios(learnt: Timed, asked: Timed) -> np.ndarray:

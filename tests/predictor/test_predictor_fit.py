@@ -20,7 +20,6 @@ from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExa
 from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.tiling_search import find_tiling
-from harness.predictor.stored_parameters import parameters_from, text_of
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import LEVEL
 from harness.predictor.uncertainty.network_errors import stderr_of_sum
@@ -117,17 +116,6 @@ def test_files_that_are_no_predictor_are_refused(content: bytes) -> None:
     """Other bytes are refused, and the error names the next step."""
     with pytest.raises(LutCorrupt, match=r"not a predictor.*harness lut build"):
         Predictor(content)
-
-
-@pytest.mark.parametrize(("field", "usual"), [("copies_windows", True), ("holds_weights", False)])
-def test_a_tiling_as_before_a_field_is_stored_as_before(machine: Predictor, field: str, usual: bool) -> None:
-    """A predictor is stored without a newer field of tilings whose value is the usual one, and with any other value."""
-    parameters = parameters_from(machine.content.partition(b"\n")[0].decode())
-    for value in (True, False):
-        tiling = replace(parameters.roofline.tiling, **{field: value})
-        text = text_of(replace(parameters, roofline=replace(parameters.roofline, tiling=tiling)))
-        assert (field in text) is (value is not usual)
-        assert parameters_from(text).roofline.tiling == tiling
 
 
 def test_a_predictor_of_another_version_is_named_as_such(machine: Predictor) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from convolutions import convolution
 
 from harness.predictor.features.layer_features import (
     LayerFeatures,
     TrainingExample,
     channelwise,
-    convolution,
     matrix_product,
 )
 from harness.predictor.roofline.device_tiling import DeviceTiling

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from convolutions import convolution
 
-from harness.predictor.features.layer_features import TrainingExample, convolution
+from harness.predictor.features.layer_features import TrainingExample
 
 _FILE = Path(__file__).resolve().parent / "data" / "v100_conv_fp16.txt.xz"
 _HALF_BYTES = 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
-from harness.predictor.features.layer_features import LayerFeatures
-from harness.space.planner import Round
+from space_features import parts_of
+
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
+from harness.space.planner import Parts, Round
 from harness.space.space import LayerSpace
 
 SPACE = LayerSpace.model_validate(
@@ -34,6 +36,6 @@ def latency_s(layer: LayerFeatures) -> float:
     return 5e-6 + layer.rows * blocks * layer.in_channels * layer.taps * 1e-11
 
 
-def measure(asked: Round) -> list[float | None]:
-    """Return the latencies of all layers of a round."""
-    return [latency_s(layer.features) for layer in asked.layers]
+def measure(asked: Round) -> list[Parts]:
+    """Return all layers of a round with their latencies."""
+    return [[TrainingExample(part, latency_s(part)) for part in parts] for parts in parts_of(asked.layers)]

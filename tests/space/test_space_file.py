@@ -16,6 +16,8 @@ from harness.space.configuration import Convolution, Product
 from harness.space.space import load_space
 
 CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
+LSTM = '[[layers]]\nop = "LSTM"\nsteps = 8\ndepth = 8\ncolumns = 8\n'
+PRODUCT = '[[layers]]\nop = "MatMul"\nrows = 8\ndepth = 8\ncolumns = 8\n'
 
 
 def _load(folder: Path, text: str) -> str:
@@ -53,7 +55,6 @@ def test_depthwise_blocks_keep_their_channels(tmp_path: Path) -> None:
     layer = block.at([0.5] * len(block.axes))
     assert isinstance(layer, Convolution)
     assert (layer.groups, layer.channels_out) == (16, 16)
-    assert layer.features.operator == "mac/conv/depthwise/plain"
 
 
 def test_sizes_that_do_not_fit_give_no_layer(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_dilated_windows_of_even_size_fit_or_give_no_layer(tmp_path: Path) -> No
     (wide,) = load_space(_load(tmp_path, text.format(17))).layers
     assert narrow.at([0.0] * len(narrow.axes)) is None
     layer = wide.at([0.0] * len(wide.axes))
-    assert layer is not None and layer.features.out_size == (1, 1)
+    assert isinstance(layer, Convolution) and layer.result == (1, 8, 1, 1)
 
 
 def test_products_may_have_heads(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_products_may_have_heads(tmp_path: Path) -> None:
     (block,) = load_space(_load(tmp_path, text)).layers
     layer = block.at([0.0] * len(block.axes))
     assert layer == Product("MatMul", 3, 4, 8, 5, "none")
-    assert layer.features.macs == 480
+    assert layer.macs == 480
 
 
 def test_built_in_spaces_are_valid() -> None:
@@ -111,6 +112,11 @@ def test_built_in_spaces_are_valid() -> None:
         (f"[[layers]]\n{CONVOLUTION}share = 0", "share"),
         (f"[limits]\nmax_macs = 'many'\n[[layers]]\n{CONVOLUTION}", "limits.max_macs"),
         ("[[layers]]\nop = 'Gemm'\nrows = 1\ndepth = 8\ncolumns = 8\nheads = 2", "Gemm has no heads"),
+        (LSTM + "precision = 'int8'", "precision of LSTM may only be float32"),
+        (f"[[layers]]\n{CONVOLUTION}precision = 'weights'\nbatch_norm = true", "weights has no batch_norm"),
+        (f"[[layers]]\n{CONVOLUTION}precision = 'activations'\nresidual = true", "activations has no residual"),
+        (f"[[layers]]\n{CONVOLUTION}precision = 'int8'\nresidual = [false, true]", "int8 has no residual"),
+        (PRODUCT + "precision = 'activations'", "activations only for Conv and Gemm"),
         ("layers = [", "is not valid TOML"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -57,6 +56,8 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Rowwise("LayerNormalization", 9, 32),
     Rowwise("LayerNormalization", 9, 32, residual=True),
     Rowwise("ReduceMean", 9, 32),
+    Rowwise("InstanceNormalization", 9, 32),
+    Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2), context="chip"),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, 4),
     Transposed(1, 16, 12, (8, 8), 2, 2),
     Transposed(1, 16, 1, (8, 8), 9, 2),
@@ -136,34 +137,37 @@ def test_layers_have_the_keys_of_real_networks(network: str, layers: tuple[Confi
     assert {part.key for parts in own.values() for part in parts} <= real
 
 
-def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
-    """Every layer lies between neighbours, and its result has the bytes of its features.
-
-    The features of a transposed convolution have its taps as channels, before they are added up.
-    """
+def test_every_kind_lies_between_neighbours() -> None:
+    """No layer of a space reads an input of its network or writes an output of it."""
     network = network_of(EVERY_KIND, "all")
     own = own_layers(cut(network, DEFAULT_RULES))
     assert sorted(own) == list(range(len(EVERY_KIND)))
-    for index, layer in enumerate(EVERY_KIND):
-        assert all("outside" not in context_of(network, part).split(",") for part in own[index])
-        written = sum(network.types[name].bytes for name in own[index][-1].graph.outputs)
-        summed = 4 * layer.channels_out * math.prod(layer.out_size) if isinstance(layer, Transposed) else None
-        assert written == (summed or layer.features.out_bytes)
-        assert not set(own[index][-1].graph.outputs) & set(network.outputs)
+    for parts in own.values():
+        assert all("outside" not in context_of(network, part).split(",") for part in parts)
+        assert not set(parts[-1].graph.outputs) & set(network.outputs)
 
 
-def test_configurations_have_the_features_of_their_keys() -> None:
-    """Every layer of the built-in space that is one layer of a network has the features that its key says."""
-    layers = SpaceLayers(load_space("builtin:common")).spread(150, 0)
-    own = own_layers(cut(network_of(layers, "all"), DEFAULT_RULES))
-    assert sorted(own) == list(range(len(layers)))
-    for index, layer in enumerate(layers):
-        described = [describe(part.key.text) for part in own[index]]
-        if len(described) == 1:
-            (found,) = described
-            assert found is not None
-            names = ("operator", "macs", "moved_bytes", "run", "dilation", "result_elements")
-            assert [getattr(found, name) for name in names] == [getattr(layer.features, name) for name in names]
+@pytest.mark.parametrize("space", ["builtin:common", "builtin:int8"])
+def test_layers_of_a_space_have_the_sizes_that_limits_count(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layer reads, multiplies and writes as much as it says, and a predictor learns from all of its parts."""
+    monkeypatch.chdir(tmp_path)
+    layers = SpaceLayers(load_space(space)).spread(150, 0)
+    network = network_of(layers, "all")
+    own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))
+    assert len(own) >= 0.97 * len(layers)  # the runtime fuses a few small ones with a neighbour
+    for index, parts in own.items():
+        layer, described = layers[index], [describe(part.key.text) for part in parts]
+        plain = layer.layer if isinstance(layer, Quantised) else layer
+        assert None not in described
+        work = [found.macs for found in described if found and found.operator.startswith(("mac/", "move/window"))]
+        assert work in ([], [layer.macs])
+        assert work or not layer.weights
+        if len(parts) == 1:
+            (graph,) = (part.graph for part in parts)
+            for names, shapes in ((graph.inputs, plain.inputs), (graph.outputs, plain.results)):
+                assert sorted(network.types[name].shape for name in names) == sorted(shapes)
 
 
 @pytest.mark.parametrize(("context", "dilation"), [("map", 1), ("chip", 1), ("outside", 1), ("map", 2)])
@@ -176,13 +180,13 @@ def test_convolutions_read_what_their_context_says(context: str, dilation: int) 
 
 
 def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer of integers, and each product with weights of integers, is one layer with the features it says."""
+    """Each layer of integers, and each product with weights of integers, is one layer with the work it says."""
     monkeypatch.chdir(tmp_path)
     layers = [
         *(Quantised(layer, INT8) for layer in ON_INTEGERS),
         *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
     ]
-    layers += [Quantised(ON_INTEGERS[place], ACTIVATIONS) for place in (0, 2)]
+    layers += [Quantised(ON_INTEGERS[place], ACTIVATIONS) for place in (0, 2, 6)]
     with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
     with_weights.append(Quantised(ON_INTEGERS[4], PACKED_WEIGHTS))
     layers += with_weights
@@ -192,19 +196,24 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
     for index, (part,) in own.items():
         found = describe(part.key.text)
         assert found is not None
-        assert found.operator.split("/")[:3] == layers[index].features.operator.split("/")[:3]
-        assert (found.macs, found.moved_bytes) == (layers[index].features.macs, layers[index].features.moved_bytes)
+        assert found.macs == layers[index].macs
+        assert ("-rounded-int8/" in found.operator) is (layers[index].precision == ACTIVATIONS)
+        assert ("-dequantised/" in found.operator) is (layers[index].precision == WEIGHTS)
         assert found.element_bytes == (4 if layers[index] in with_weights else 1)
 
 
 def test_onnxruntime_runs_recurrent_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recurrent layer of a space is one layer of a runtime, with the features it says."""
+    """A recurrent layer of a space is one layer of a runtime, with the work it says."""
     monkeypatch.chdir(tmp_path)
     layers = [Recurrent("LSTM", 9, 16, 8, 2), Recurrent("GRU", 5, 8, 16, 1)]
     own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network_of(layers, "recurrent")))
     assert sorted(own) == list(range(len(layers)))
     for index, (part,) in own.items():
-        assert describe(part.key.text) == layers[index].features
+        found = describe(part.key.text)
+        assert found is not None and (found.macs, found.operator.split("/")[-1]) == (
+            layers[index].macs,
+            layers[index].op,
+        )
 
 
 def test_a_device_measures_what_it_executes_as_views() -> None:

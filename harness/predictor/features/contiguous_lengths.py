@@ -43,6 +43,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
+    if operator.op == "InstanceNormalization":
+        return math.prod(read[2:])
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op.startswith("Reduce"):
@@ -90,7 +92,9 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
     if operator.op == "Gather":
         return math.prod(read[operator.number("axis", 0) + 1 :])
     index = operator.tensor(1).shape
-    return math.prod(read[index[-1] :]) if index and operator.op.endswith("ND") else 1
+    if not index or not operator.op.endswith("ND"):
+        return 1
+    return math.prod(read[operator.number("batch_dims", 0) + index[-1] :])
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:

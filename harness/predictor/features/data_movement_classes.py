@@ -35,7 +35,7 @@ INTERPOLATE = "Interpolate"
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
-    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
+    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth", "GatherElements", "ScatterElements"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """What devices compute as part of an operator on integers that is between them."""

@@ -44,6 +44,7 @@ from harness.predictor.features.layer_features import (
     FLOAT_WEIGHTS,
     INTEGER,
     PACKED,
+    RECURRENT,
     LayerFeatures,
     Pair,
     axes_suffix,
@@ -197,7 +198,9 @@ def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
     (steps, batch, _), (directions, columns, inputs), (_, _, state) = shapes
     sizes = {"inputs": inputs, "state": state, "columns": columns, "directions": directions}
     found = recurrent(operator.op, steps=steps, batch=batch, **sizes)
-    return replace(found, element_bytes=ITEM_BYTES.get(operator.tensors[0].dtype, 4))
+    data = operator.tensors[0].dtype
+    path = f"{RECURRENT}{type_suffix(data)}/{operator.op}"
+    return replace(found, operator=path, element_bytes=ITEM_BYTES.get(data, 4))
 
 
 def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> str:
@@ -281,13 +284,18 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
-        in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
+        # Joined inputs, split outputs and scattered updates count; of a larger tensor, only what is picked is read.
+        scattered = in_shape if any(operator.op.startswith("Scatter") for operator in layer.operators) else out_shape
+        in_shape = out_shape = max(_joined(layer), out_shape, scattered, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
-        path = along_columns(path) if out_shape[-1] == in_shape[-1] > 1 else path
+        whole, sums = _reduced(layer)
+        out_shape = whole if math.prod(whole) == math.prod(out_shape) else out_shape
+        path = along_columns(path) if sums else path
     else:
+        if any(operator.op == "InstanceNormalization" for operator in layer.operators):  # each plane is one row
+            out_shape = (math.prod(out_shape[:2]), math.prod(out_shape[2:]))
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
@@ -307,6 +315,18 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         stride=stride,
     )
     return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
+
+
+def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
+    """Return the result's shape of a reduction with all axes, and whether it adds up rows, not their elements."""
+    for operator in layer.operators:
+        read = operator.tensors[0].shape if operator.tensors else None
+        if operator.op.startswith("Reduce") and read:
+            axes = operator.numbers("axes", ())
+            longer = [axis for axis, size in enumerate(read) if size > 1]
+            shape = tuple(1 if axis in axes else size for axis, size in enumerate(read))
+            return shape, bool(longer) and longer[-1] not in axes
+    return (), False
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:

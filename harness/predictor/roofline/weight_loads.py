@@ -62,7 +62,7 @@ class WeightLoads:
         """
         order = np.arange(len(self.loads_s)) if order is None else order
         shares = np.ones(order.shape)
-        if not ahead_bytes:
+        if not ahead_bytes or not len(order):
             return shares
         s_per_byte, others = self._s_per_byte, self.others_s**self.power
         whole_s = self._latency_s(others, s_per_byte * self.weight_bytes, self.launch_s)

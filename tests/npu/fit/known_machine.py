@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from convolutions import convolution
 
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.npu.fit.layer_samples import LayerSamples, rate_classes
 from harness.npu.fit.machine_fit import DeviceSamples
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,14 @@ def test_normalised_rows_have_their_length() -> None:
     assert described(f"k1|{read}|LayerNormalization(x0,{weights}){{axis=2}}|->t0:{read[3:]}").run == 32
 
 
+@pytest.mark.parametrize("shape", ["1,8,36", "1,8,6,6"])
+def test_planes_are_normalised_as_rows(shape: str) -> None:
+    """An InstanceNormalization of eight channels normalises eight rows, with any number of axes."""
+    operator = "InstanceNormalization(x0,c:float32[8],c:float32[8]){}"
+    layer = described(f"k1|x0:float32[{shape}]|{operator}|->t0:float32[{shape}]")
+    assert (layer.operator, layer.rows, layer.run) == ("move/norm/moments/InstanceNormalization", 8, 36)
+
+
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
 def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
     """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state.
@@ -125,12 +133,26 @@ def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
     assert layer.weight_elements == 2 * gates * 64 * (32 + 9 * 64)
 
 
+def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_reduces() -> None:
+    """The attribute keepdims changes no work."""
+    whole, less = (f"k1|x0:float32[1,64,64]|ReduceMean(x0){{axes=2}}|->t0:float32[1,64{one}]" for one in (",1", ""))
+    assert described(whole) == described(less)
+
+
+def test_recurrent_layers_of_other_types_have_a_class_of_their_own() -> None:
+    """Products of half precision run other code."""
+    weights = "c:float16[1,32,4],c:float16[1,32,8],c:float16[1,64]"
+    layer = described(f"k1|x0:float16[9,1,4]|LSTM(x0,{weights}){{hidden_size=8}}|->t0:float16[9,1,1,8]")
+    assert (layer.operator, layer.element_bytes) == ("mac/recurrent/steps-float16/LSTM", 2)
+
+
 @pytest.mark.parametrize(
     ("operator", "run"),
     [
         ("Gather(x0,c:int64[5]){axis=1}", 8),
         ("GatherND(x0,c:int64[5,1]){batch_dims=0}", 24),
         ("GatherND(x0,c:int64[5,2]){batch_dims=0}", 8),
+        ("GatherND(x0,c:int64[9,1]){batch_dims=1}", 8),
         ("GatherElements(x0,c:int64[9,3,4]){axis=2}", 1),
     ],
 )
@@ -177,8 +199,16 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/rows/ScatterND",
             2 * 72,
         ),
+        (
+            "x0:float32[15,8]|ScatterElements(c:float32[9,8],c:int64[15,8],x0){axis=0;reduction=add}|->t0:float32[9,8]",
+            "move/copy/order/ScatterElements",
+            2 * 120,
+        ),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
+        ("x0:float32[1,8,8]|ReduceMax(x0){axes=2}|->t0:float32[1,8]", "move/reduce/axes/ReduceMax", 64 + 8),
+        ("x0:float32[1,8,8]|ReduceMax(x0){axes=1}|->t0:float32[1,8]", "move/reduce/columns/ReduceMax", 64 + 8),
+        ("x0:float32[1,8,6,1]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6,6]|ReduceSum(x0){axes=1}|->t0:float32[1,6,6]", "move/reduce/columns/ReduceSum", 288 + 36),
         (
             "x0:float32[1,8,6,6]|DepthToSpace(x0){blocksize=2}|->t0:float32[1,2,12,12]",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from convolutions import convolution
 
 from harness.errors import UsageError
-from harness.predictor.features.layer_features import TrainingExample, channelwise, convolution, matrix_product
+from harness.predictor.features.layer_features import TrainingExample, channelwise, matrix_product
 
 
 def test_a_convolution_by_hand() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from convolutions import convolution
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import convolution, matrix_product
+from harness.predictor.features.layer_features import matrix_product
 from harness.predictor.roofline.device_tiling import shares_of, work_on_map
 
 SMALL = st.integers(1, 9)

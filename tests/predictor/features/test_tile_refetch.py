@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from convolutions import convolution
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution
+from harness.predictor.features.layer_features import LayerFeatures, channelwise
 from harness.predictor.roofline.tile_refetch import times_loaded
 
 SMALL = st.integers(1, 9)

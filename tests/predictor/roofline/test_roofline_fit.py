@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiled_machine
+from convolutions import convolution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
@@ -43,6 +44,25 @@ def test_waves_by_hand() -> None:
     held = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
     assert held.waves(arrays).tolist() == [[6.0]]  # 2 x 3 folds of 32 x 32 weights
     assert held.turns(arrays).tolist() == [130.0]  # pixels that each fold streams
+
+
+def test_pixels_fill_the_vectors_of_copied_windows() -> None:
+    """A channel of a signal with 40 pixels takes three vectors of 16 where its windows are copied, else 40."""
+    layer = convolution(
+        batch=1,
+        in_channels=8,
+        out_channels=8,
+        size=(40,),
+        kernel=(3,),
+        stride=(1,),
+        padding=(1,),
+        groups=8,
+        dilation=(1,),
+    )
+    arrays = layer_arrays([replace(layer, operator="mac/conv/depthwise-1d/plain")])
+    streamed = DeviceTiling(1, 16, 1, ((1, 16, 1),))
+    assert streamed.waves(arrays).tolist() == [[8 * 3]]
+    assert replace(streamed, copies_windows=False).waves(arrays).tolist() == [[8 * 40]]
 
 
 def test_an_array_that_holds_weights_is_found() -> None:

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import tiled_machine
+from convolutions import convolution
 from scipy.stats import binomtest
 
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import convolution
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
 
