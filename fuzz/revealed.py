@@ -14,7 +14,7 @@ from fuzz import network_seeds
 from fuzz.edits.draft import BOUND_DIMS
 from fuzz.mutation import json_text, mutate_bytes, mutate_json, mutate_message
 from fuzz.outcome import Outcome
-from harness.device.graph_limits import check_graph_size, graph_limit_bytes
+from harness.device.replies import check_graph_size, graph_limit_bytes
 from harness.errors import ProtocolError
 from harness.measure.device_requests import load_request
 from harness.network.assemble import AssembledModel

@@ -1,4 +1,4 @@
-"""Text: cleaned for where it is shown, names that are safe in paths and commands, durations and sizes in bytes.
+"""Text: cleaned for where it is shown, safe names for paths and commands, durations, sizes in bytes, and tables.
 
 Text from files and devices may hold anything: terminal control sequences, characters that reverse the writing
 direction, lone surrogates. `printable` and `last_part` make it safe to show.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 MAX_TEXT = 2000
@@ -22,6 +23,8 @@ _LATENCY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|ms|us|µs)\Z")
 _LATENCY_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _LONGEST_S = 1e8
 _BYTE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+NAME_WIDTH = 48
+"""Characters of a layer's name in a table."""
 
 
 def printable(text: str, limit: int = MAX_TEXT) -> str:
@@ -163,3 +166,19 @@ def byte_size(count: float) -> str:
 def four_digits(value: float) -> str:
     """Return a number with four significant digits, from 1000 on as a whole number in groups of three digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of text; the first `left` of them, and with `bars` the last one, are flush left."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+    bars: bool = False
+
+
+Facts = tuple[tuple[str, str], ...]
+"""Lines of text, each after a label."""
+Part = Table | Facts | str
+"""A part of a text report; a str is a separate line."""

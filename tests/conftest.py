@@ -131,7 +131,7 @@ def bench(tmp_path: Path) -> Bench:
 @pytest.fixture
 def devices_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let devices be part of this process: for tests of what comes of their latencies, not of agents and leases."""
-    for module in ("harness.fleet.execution", "harness.measure.busy_device"):
+    for module in ("harness.fleet.connections", "harness.measure.busy_device"):
         monkeypatch.setattr(f"{module}.open_session", in_process)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from device_agents import arrays
 from device_agents.backends import Refused
-from device_agents.backends.core_waits import CoreWaits
 from device_agents.messages import LoadReport, LoadRequest, Sample
 
 # A profile differs more from process to process than within one: several short profiles say more than a long one.
@@ -24,6 +24,9 @@ _LEAST_WAIT = 0.01
 """Share of a run for which threads of a pool must have waited for cores: a kernel's own tasks take microseconds."""
 _CLOCK_TRIES = 5
 """Runs in place of one sample: the CPU clock of a thread on a virtual machine stands still in one run of a million."""
+_TASKS = "/proc/self/task"
+_LINE_BYTES = 80
+_MOST_THREADS = 256  # each takes a file descriptor
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,25 @@ class CpuRuntime:
                 held = arrays.make({**spec, "shape": [count], "seed": index})
                 self._views[key] = held
         return held[:count].reshape(shape)
+
+
+class CoreWaits:
+    """The scheduler's statistics of all threads of this process; Linux alone has them."""
+
+    def __init__(self) -> None:
+        self._files: Dict[str, int] = {}
+
+    def total_ns(self) -> Optional[int]:
+        """Return how long the present threads have waited for a core so far; None if the system does not count it."""
+        try:
+            threads = os.listdir(_TASKS)[:_MOST_THREADS]
+            for thread in set(threads) - self._files.keys():
+                self._files[thread] = os.open(f"{_TASKS}/{thread}/schedstat", os.O_RDONLY)
+            for thread in self._files.keys() - set(threads):
+                os.close(self._files.pop(thread))
+            # Processor time, time of waiting, and number of slices; kernels that do not count have zeros alone.
+            counts = [os.pread(file, _LINE_BYTES, 0).split() for file in self._files.values()]
+            is_counted = any(int(count[0]) for count in counts)
+            return sum(int(count[1]) for count in counts) if is_counted else None
+        except (OSError, ValueError, IndexError):  # another system, or a thread that has just ended
+            return None

@@ -15,8 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.architecture_search.covering import Window
-from harness.architecture_search.position_tables import PositionTable
+from harness.architecture_search.position_tables import PositionTable, Window
 
 Choices = NDArray[np.uint8]
 """Candidates, one row for each position."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.architecture_search.block_codes import union
-from harness.architecture_search.covering import Window
+from harness.architecture_search.position_tables import Window
 from harness.architecture_search.search_space import SearchSpace
 from harness.errors import UnsupportedNetwork
 from harness.lut.table import Lut

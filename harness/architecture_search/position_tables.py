@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.architecture_search.covering import Candidate, Window, covering
 from harness.architecture_search.layer_terms import Terms
 from harness.array_types import Ints
 from harness.errors import UnsupportedNetwork
@@ -24,6 +23,11 @@ MOST_COMBINATIONS = 1 << 14
 """The most combinations of choices in one window: each combination takes a network that is looked up."""
 _BASES = 2
 _CHECKS = 64
+Candidate = tuple[int, ...]
+Window = tuple[int, int]
+"""The first position, and the one after the last."""
+_TRIED = 64
+"""The most combinations of a window that are compared with what a candidate has already."""
 
 
 @dataclass(frozen=True)
@@ -141,3 +145,21 @@ class WindowSearch:
             (one,) = terms
             kinds[combination] = numbers.setdefault(one, len(numbers))
         return PositionTable(window, kinds, tuple(numbers))
+
+
+def covering(
+    sizes: Sequence[int], missing: Mapping[Window, set[Candidate]], random: np.random.Generator
+) -> Iterator[Candidate]:
+    """Yield candidates until each window had all combinations that it misses; `missing` is emptied."""
+    while any(missing.values()):
+        chosen: dict[int, int] = {}
+        for (first, stop), combinations in sorted(missing.items(), key=lambda one: -len(one[1])):
+            for combination, _ in zip(combinations, range(_TRIED), strict=False):
+                places = dict(zip(range(first, stop), combination, strict=True))
+                if all(chosen.get(at, choice) == choice for at, choice in places.items()):
+                    chosen.update(places)
+                    break
+        candidate = tuple(chosen.get(at, int(random.integers(size))) for at, size in enumerate(sizes))
+        for (first, stop), combinations in missing.items():
+            combinations.discard(candidate[first:stop])
+        yield candidate

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from harness.architecture_search.block_codes import BlockCodes, Choices, PositionBlock, grouped, widened
-from harness.architecture_search.covering import Candidate
 from harness.architecture_search.layer_terms import ErrorSources, Terms
 from harness.architecture_search.neighbourhood_windows import windows_of_neighbours
 from harness.architecture_search.pair_tables import PairTables
-from harness.architecture_search.position_tables import PositionTable, WindowSearch
+from harness.architecture_search.position_tables import Candidate, PositionTable, WindowSearch
 from harness.architecture_search.search_space import SearchSpace
 from harness.arguments import checked, instance
 from harness.array_types import Floats, Ints

@@ -91,10 +91,10 @@ def benchmark(
     if files.csv is not None:
         write_csv(files.csv, list(measured.samples()))
     if files.html is not None:
+        from harness.report.benchmark_plot import benchmark_plot
         from harness.report.html import write_figure
-        from harness.report.sweep_plot import sweep_plot
 
-        write_figure(files.html, *sweep_plot(measured), notes=[f"The machine during the runs: {measured.machine}."])
+        write_figure(files.html, *benchmark_plot(measured), notes=[f"The machine during the runs: {measured.machine}."])
     if json:
         refused = [asdict(one) for one in measured.refused_networks]
         networks = [{**one.figures, "machine": asdict(one.machine)} for one in measured.networks]

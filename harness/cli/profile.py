@@ -22,7 +22,7 @@ from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.measure.campaign_durations import Pace
+    from harness.measure.campaign_forecast import Pace
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
@@ -91,8 +91,8 @@ class SpaceOptions:
             metavar="PERCENT",
             min=0.0,
             max=100.0,
-            help="Stop when layers of a space are predicted, before they are measured, within this percentage in the"
-            f" median (default {100 * SPACE_TARGET:g}).",
+            help="Stop when the median error of predictions, each made before its layer is measured, is at most this"
+            f" percentage (default {100 * SPACE_TARGET:g}).",
         ),
     ] = None
 
@@ -129,8 +129,8 @@ def profile(
 ) -> None:
     """Measure the layers of networks, or of a space, on devices.
 
-    Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks. A space
-    given in place of networks is measured as with --space.
+    Without networks, up to 500 layers of many kinds are measured; a table of them predicts networks that were never
+    measured. A space given in place of networks is measured as with --space.
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.

@@ -39,7 +39,9 @@ class ValidateOptions:
     processes: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Maximum number of processes that measure each network, beside disturbed ones."
+            metavar="N",
+            min=1,
+            help="Maximum number of processes that measure each network; disturbed ones do not count.",
         ),
     ] = VALIDATION_PROCESSES
 

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from device_agents.backends.onnx_bytes import fields
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from device_agents.resource_errors import is_out_of_memory
 from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
+from harness.network.documents import values_in
 from harness.samples import Clock, Sample
 from harness.strict_model import StrictModel
 from harness.text import last_part
 
 RESUME = "Run the same command again; it resumes where it stopped"
+_SPARE_BYTES = 1 << 20
+_BYTES_PER_BYTE = 8
+"""A runtime adds names, types and attributes to the nodes of the model, but no weights."""
+_SPARE_PARTS = 10_000
+_PARTS_PER_BYTE = 2
+_WITHIN: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph"},
+    "graph": {1: "node", 5: "other", 11: "other", 12: "other", 13: "other", 14: "other"},
+    "node": {5: "attribute"},
+    "attribute": {5: "other", 6: "graph", 10: "other", 11: "graph"},
+}
+"""The fields of an ONNX message that hold messages; `other` ones are not followed but counted by their size."""
+_OTHER_BYTES = 4
+_DEEPEST = 32
 
 
 @dataclass(frozen=True)
@@ -182,7 +198,7 @@ class RunCheck:
         """Return the series and the device state of one samples frame; raises ProtocolError."""
         self.room_bytes -= len(payload)
         # Before parsing: what a parser builds can take a hundred times the bytes of the text.
-        self._marks -= sum(map(payload.count, (b",", b"[", b"{")))
+        self._marks -= values_in(payload)
         if self.room_bytes < 0 or self._marks < 0:
             raise self._refused("it sent more bytes or values than the requested samples need")
         reply = check(_SamplesReply, payload, self._device)
@@ -269,3 +285,43 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     if kind in (WorkerDied, BackendError) and is_out_of_memory(why):
         next_step = f"Free memory on {device} or measure smaller networks, then run the same command again; it resumes"
     return kind(what, why=why, next_step=next_step)
+
+
+def graph_limit_bytes(model: bytes) -> int:
+    """Return the size of the largest graph that a runtime may report for a model without its weights."""
+    return _SPARE_BYTES + _BYTES_PER_BYTE * len(model)
+
+
+def check_graph_size(format_name: str, content: bytes, model: bytes, device: str) -> None:
+    """Raise ProtocolError if a reported graph has more parts than the model explains; `content` is not parsed for that.
+
+    A parser needs a hundred times the bytes of an empty part.
+    """
+    most = _SPARE_PARTS + _PARTS_PER_BYTE * len(model)
+    try:
+        if format_name == "onnxruntime":
+            parts = 0
+            for size in _parts(memoryview(content), "model", _DEEPEST):
+                parts += size
+                if parts > most:
+                    break
+        else:
+            parts = values_in(content)
+    except ValueError as error:
+        raise ProtocolError(f"{device} reported a malformed graph", why=str(error)) from None
+    if parts > most:
+        why = f"It has more than {most:,} parts; the model that was sent has {len(model):,} bytes"
+        raise ProtocolError(f"{device} reported a graph that is too large", why=why)
+
+
+def _parts(message: memoryview, kind: str, deepest: int) -> Iterator[int]:
+    """Yield the parts of a message, as numbers of parts."""
+    if not deepest:
+        raise ValueError("graphs are nested too deeply")
+    for number, value, _ in fields(message):
+        yield 1
+        inner = _WITHIN[kind].get(number)
+        if inner == "other":
+            yield len(value) // _OTHER_BYTES
+        elif inner:
+            yield from _parts(value, inner, deepest - 1)

@@ -15,11 +15,10 @@ from device_agents import wire
 from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
-from harness.device.graph_limits import check_graph_size, graph_limit_bytes
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import FIRST_MINOR, AgentLink, Deadlines, PutsAhead
 from harness.device.local import start_here
-from harness.device.replies import RunCheck, Series, Visit, check, read_truth
+from harness.device.replies import RunCheck, Series, Visit, check, check_graph_size, graph_limit_bytes, read_truth
 from harness.device.ssh.ssh_connection import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection

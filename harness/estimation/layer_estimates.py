@@ -16,7 +16,6 @@ from harness.network.keyed_network import KeyedLayer, KeyedNetwork
 from harness.network.layer_flows import Chained
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
-from harness.predictor.predictor import Predictor
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import NORMAL_90
 from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
@@ -82,7 +81,8 @@ class LayerSum:
         plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
         aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
         variance_s2 = _variance(table, found)
-        variance_s2 += _variance_of_predicted([one.predicted for one in layers if one.predicted is not None])
+        predicted = [one.predicted for one in layers if one.predicted is not None]
+        variance_s2 += stderr_of_sum([one.layer for one in predicted], [one.prediction for one in predicted]) ** 2
         # The displacement of large tables takes long.
         variance_s2 += (table.displacement * aside_s) ** 2 if aside_s else 0.0
         estimates = tuple(one.estimate for one in layers)
@@ -177,20 +177,6 @@ def _shorter(layer: LayerEstimate, share: float) -> LayerEstimate:
     if layer.latency_s is None or layer.remainder_s is None or share >= 1.0:
         return layer
     return replace(layer, latency_s=share * layer.latency_s, remainder_s=share * layer.remainder_s)
-
-
-def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
-    if not layers or table.loaded_predictor is None:
-        return {}
-
-    return predict_layers(table.loaded_predictor, layers, is_warm, is_warm or table.is_mostly_warm)
-
-
-def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:
-    if not layers:
-        return 0.0
-
-    return variance_of_sum(layers)
 
 
 def _missing(layer: KeyedLayer, predicted: PredictedLayer | None) -> LookedUp:
@@ -289,14 +275,15 @@ class PredictedLayer:
         return "extrapolated" if self.prediction.coverage == Coverage.OUTSIDE else "interpolated"
 
 
-def predict_layers(
-    predictor: Predictor, layers: Sequence[KeyedLayer], is_warm: bool, is_warm_on_bytes: bool
-) -> dict[tuple[str, str], PredictedLayer]:
+def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
     """Return the predictions for layers that can be predicted, by key digest and context.
 
-    A layer counts as warm by `is_warm`; one without weights that reads or writes bytes by `is_warm_on_bytes`, because
+    In a table of mostly warm layers, one without weights that reads or writes bytes counts as warm in any case, because
     maps of bytes stay in the caches of networks whose weights do not.
     """
+    if not layers or (predictor := table.loaded_predictor) is None:  # it is loaded only for layers that need it
+        return {}
+    is_warm_on_bytes = is_warm or table.is_mostly_warm
     texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
     described = {place: describe(text, place[1]) for place, text in texts.items()}
     known = {
@@ -317,8 +304,3 @@ def predict_layers(
 def _only_bytes(layer: LayerFeatures) -> bool:
     on_bytes = layer.element_bytes == 1 or layer.operator.split("/")[2].endswith("-int8")
     return on_bytes and not layer.weight_elements
-
-
-def variance_of_sum(layers: Sequence[PredictedLayer]) -> float:
-    """Return the variance in s² of the sum of predicted latencies."""
-    return stderr_of_sum([one.layer for one in layers], [one.prediction for one in layers]) ** 2

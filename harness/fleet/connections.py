@@ -1,4 +1,4 @@
-"""Limits on how many connections are set up at the same time."""
+"""Sessions that are opened in turn, and waits that a stop ends."""
 
 from __future__ import annotations
 
@@ -8,32 +8,20 @@ import threading
 from collections.abc import Iterator
 
 from harness.device.inventory import Device, Ssh
+from harness.device.session import AgentSession, open_session
 from harness.errors import Interrupted
 
 _SLICE_S = 0.2
+_OPENING = threading.BoundedSemaphore(16)
+"""Sessions that this process opens at the same time; `ssh_client` lets fewer connect."""
 
 
-class ConnectGate:
-    """Limits the connections being set up at the same time, in total and per host: sshd drops bursts."""
-
-    def __init__(self, total: int = 16, per_host: int = 4) -> None:
-        self._total = threading.BoundedSemaphore(total)
-        self._per_host = per_host
-        self._hosts: dict[str, threading.BoundedSemaphore] = {}
-        self._guard = threading.Lock()
-
-    @contextlib.contextmanager
-    def connecting(self, device: Device, stop: threading.Event) -> Iterator[None]:
-        """Wait for a turn; raises Interrupted if a stop is requested before it comes."""
-        with contextlib.ExitStack() as turns:
-            if isinstance(device.transport, Ssh):
-                address = f"{device.transport.host}:{device.transport.port}"
-                with self._guard:
-                    host = self._hosts.setdefault(address, threading.BoundedSemaphore(self._per_host))
-                turns.enter_context(turn(host, stop))
-                pause(random.uniform(0.0, 0.1), stop)  # noqa: S311 - jitter, no secret
-            turns.enter_context(turn(self._total, stop))
-            yield
+def open_in_turn(device: Device, stop: threading.Event) -> AgentSession:
+    """Open a session; raises a DeviceError, and Interrupted if a stop is requested before its turn comes."""
+    if isinstance(device.transport, Ssh):
+        pause(random.uniform(0.0, 0.1), stop)  # noqa: S311 - jitter, no secret
+    with turn(_OPENING, stop):
+        return open_session(device)
 
 
 @contextlib.contextmanager

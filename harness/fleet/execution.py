@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.device.inventory import Device, find_device
-from harness.device.session import Deadlines, open_session
+from harness.device.session import Deadlines
 from harness.device.time_limit import TimeLimit
 from harness.device.variant import Variant
 from harness.errors import (
@@ -29,7 +29,7 @@ from harness.errors import (
     HarnessError,
     Interrupted,
 )
-from harness.fleet.connections import ConnectGate, pause
+from harness.fleet.connections import open_in_turn, pause
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.shared_reading import SharedReading
@@ -39,8 +39,7 @@ from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
-from harness.measure.noise.campaign_drift import check_steady
-from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, phases_of_campaign, process_job
+from harness.measure.noise.campaign_noise import PROCESS, check_steady, judge_campaign, phases_of_campaign, process_job
 from harness.measure.noise.machine_noise import busy_before
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import DONE, Observer, Progress, begin, each_note_once, effort_of, ignore, named, notes_of
@@ -82,7 +81,6 @@ def run_request(
     workspace: Workspace,
     *,
     stop: threading.Event,
-    gate: ConnectGate | None = None,
     wait: WaitPolicy = NO_WAIT,
     observe: Observer = ignore,
     reading: SharedReading | None = None,
@@ -93,7 +91,7 @@ def run_request(
     before. Requests with the same `reading` share the networks and the devices that it read.
     """
     reading, observe = reading or SharedReading(), each_note_once(observe)
-    gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
+    started, waited_from_s = now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
     attempts, newest = 0, _newest_campaign(workspace, request.device) if request.fresh else 0
@@ -102,7 +100,7 @@ def run_request(
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
-            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit, reading)
+            outcome = _attempt(trying, workspace, stop, observe, time_limit, reading)
             observe(DONE)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
@@ -136,7 +134,6 @@ def _attempt(
     bare: ProfileOutcome,
     workspace: Workspace,
     stop: threading.Event,
-    gate: ConnectGate,
     observe: Observer,
     time_limit: TimeLimit,
     reading: SharedReading,
@@ -147,8 +144,7 @@ def _attempt(
     begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
-        with gate.connecting(device, stop):
-            session = open_session(device)
+        session = open_in_turn(device, stop)
         with session, leased_run(session, device, journal, observe, stop, request.variant, time_limit) as run:
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
@@ -168,7 +164,7 @@ def _attempt(
                 raise
             _exclude(run, outcome, None)
             outcome = replace(outcome, health=store.health(device.name))
-        return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
+        return _judged(outcome, device, journal, stop=stop, observe=observe, time_limit=time_limit)
 
 
 def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
@@ -188,7 +184,6 @@ def _judged(
     device: Device,
     journal: Journal,
     *,
-    gate: ConnectGate,
     stop: threading.Event,
     observe: Observer,
     time_limit: TimeLimit,
@@ -200,9 +195,7 @@ def _judged(
     campaign = journal.campaign(result.campaign)
     if result.wall_seconds >= LEAST_CAMPAIGN_S:
         variant = outcome.request.variant
-        measure_further_processes(
-            device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
-        )
+        measure_further_processes(device, journal, campaign, variant, stop=stop, observe=observe, time_limit=time_limit)
     machine = judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share)
     return replace(outcome, result=replace(result, machine=machine))
 
@@ -290,7 +283,6 @@ def measure_further_processes(
     campaign: Campaign,
     variant: Variant,
     *,
-    gate: ConnectGate,
     stop: threading.Event,
     observe: Observer,
     time_limit: TimeLimit,
@@ -304,8 +296,7 @@ def measure_further_processes(
     try:
         for number in range(1, FURTHER_PROCESSES + 1):
             observe(Progress("measuring the spread between processes", number - 1, FURTHER_PROCESSES, unit="process"))
-            with gate.connecting(device, stop):
-                session = open_session(device)
+            session = open_in_turn(device, stop)
             with (
                 session,
                 leased_run(session, device, journal, stop=stop, variant=variant, time_limit=time_limit) as run,

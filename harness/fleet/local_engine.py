@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from harness.device.inventory import find_device
 from harness.errors import HarnessError, bug
-from harness.fleet.connections import ConnectGate
 from harness.fleet.execution import WaitPolicy, run_request
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.shared_reading import SharedReading
@@ -50,7 +49,7 @@ class LocalEngine:
         reading.ahead(requests, stop)  # beside the threads, each network would be read in a new interpreter
         waiting = deque(boards.values())
         ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
-        gate, quit = ConnectGate(), _Either(stop)
+        quit = _Either(stop)
         count = min(self.width, len(waiting))
         _allow_files(count)
 
@@ -60,7 +59,7 @@ class LocalEngine:
                     given_up: dict[str, ProfileOutcome] = {}
                     for request in waiting.popleft():
                         before = given_up.get(request.device)
-                        outcome = before.not_started(request) if before else self._run(request, gate, quit, reading)
+                        outcome = before.not_started(request) if before else self._run(request, quit, reading)
                         if outcome.gives_up_device:
                             given_up[request.device] = outcome
                         ended.put(outcome)
@@ -76,15 +75,11 @@ class LocalEngine:
             for thread in threads:
                 thread.join(_ENDING_S)
 
-    def _run(
-        self, request: ProfileRequest, gate: ConnectGate, stop: threading.Event, reading: SharedReading
-    ) -> ProfileOutcome:
+    def _run(self, request: ProfileRequest, stop: threading.Event, reading: SharedReading) -> ProfileOutcome:
         started = now()
         try:
             observe = self.observer(request)
-            return run_request(
-                request, self.workspace, stop=stop, gate=gate, wait=self.wait, observe=observe, reading=reading
-            )
+            return run_request(request, self.workspace, stop=stop, wait=self.wait, observe=observe, reading=reading)
         except HarnessError as error:  # of the workspace itself: journal or store
             return ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -20,9 +20,9 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.errors import IllConditionedDesign
-from harness.latency.dense_fits import robust_fits
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
-from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement, summarise
+from harness.latency.robust import robust_fits
+from harness.measure.summary import MAD_TO_SIGMA, STUDENT_95, Z_95, Measurement, summarise
 from harness.probe.overhead_terms import LATER_TERMS, TERM_NAMES, OverheadTerms
 from harness.samples import Sample
 
@@ -44,6 +44,9 @@ _ROUNDING = 1e-18
 _WITHIN_ONE_SIGMA = 0.6827
 _SIGNIFICANT = 0.01
 _amounts_of = attrgetter(*TERM_NAMES)
+_FREE = ("auxiliary_input_bytes", "auxiliary_output_bytes", "loaded_bytes", "stored_bytes")
+_LEAST_DENOMINATOR = 1e-6
+_VARY = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
 
 
 @dataclass(frozen=True)
@@ -195,10 +198,9 @@ def _separable(
 ) -> tuple[np.ndarray[Any, Any], float]:
     """Return the columns that the design separates, and its condition number with columns of unit length."""
     names = [COLUMNS[column] for column in used]
-    step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
         why = f"{len(design)} null probes cannot separate {', '.join(names) or 'any terms'}"
-        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
+        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=_VARY)
     condition, shares = _condition(design[:, used], weight)
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, shares, strict=True) if share > 0.3]
@@ -224,7 +226,7 @@ def _separable(
 def _condition(design: Floats, weight: Floats) -> tuple[float, Floats]:
     """Return the condition number of a weighted design, and the shares of columns in what it separates least."""
     scaled = design * weight[:, None]
-    _, singular, right = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=0))
+    _, singular, right = np.linalg.svd(scaled / np.maximum(np.linalg.norm(scaled, axis=0), 1e-300))
     return float(singular[0] / max(singular[-1], 1e-300)), abs(right[-1])
 
 
@@ -279,3 +281,77 @@ def _r2(total: Floats, predicted: Floats, weight: Floats) -> float:
     if variance <= _ROUNDING * float(np.sum((weight * total) ** 2)):
         return 1.0
     return 1 - unexplained / variance
+
+
+def is_plain_null(terms: OverheadTerms) -> bool:
+    """Whether a null probe is one auxiliary layer between one input and one output, as S1 has it."""
+    others = replace(terms, input_bytes=0, output_bytes=0, **dict.fromkeys(_FREE, 0))
+    return others in (OverheadTerms(auxiliaries=1), OverheadTerms(auxiliaries=1, accesses=2))
+
+
+def fit_plain_overhead(nulls: Sequence[tuple[OverheadTerms, Measurement]], drift: float = SLOW_DRIFT) -> Overhead:
+    """Fit a, b and c by scikit-learn's `LinearRegression` to null probes of one auxiliary layer (S1.4).
+
+    Nothing is weighted, bounded or made robust; all other coefficients are zero. The time of that layer, and of a
+    device's own memory, is in a, b and c.
+
+    Their errors are those of White, corrected for leverage (HC3): they hold although long totals scatter more, and
+    include what a plain model leaves unexplained. Raises IllConditionedDesign where the sizes do not separate a, b, c.
+    """
+    from sklearn.linear_model import LinearRegression
+
+    chosen = [(terms, measurement) for terms, measurement in nulls if is_plain_null(terms)]
+    sizes = np.array([(terms.input_bytes, terms.output_bytes) for terms, _ in chosen], float).reshape(-1, 2)
+    total = np.array([measurement.latency_s for _, measurement in chosen])
+    design = np.column_stack((np.ones(len(total)), sizes))
+    condition = _plain_condition(design)
+    units = np.linalg.norm(sizes, axis=0)  # bytes are so many that the solver would treat seconds per byte as rounding
+    model = LinearRegression().fit(sizes / units, total)
+    values = np.array([float(model.intercept_), *(model.coef_ / units)])
+    expected = design @ values
+    by_column = np.array([1.0, *units])
+    spread = _white_covariance(design / by_column, total - expected) / np.outer(by_column, by_column)
+    covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
+    at = [COLUMNS.index(name) for name in PLAIN_COLUMNS]
+    covariance[np.ix_(at, at)] = spread
+    quantile = STUDENT_95[min(len(total) - len(at) - 1, len(STUDENT_95) - 1)]
+    coefficients = {name: Coefficient(0.0, 0.0, 0.0, 0.0) for name in COLUMNS}
+    for number, name in enumerate(PLAIN_COLUMNS):
+        value = float(values[number])
+        stderr = math.sqrt(float(spread[number, number]))
+        half = math.hypot(quantile * stderr, Z_95 * drift * value)
+        coefficients[name] = Coefficient(value, math.hypot(stderr, drift * value), value - half, value + half)
+    r2 = float(model.score(sizes / units, total))
+    return Overhead(
+        coefficients=coefficients,
+        covariance=tuple(tuple(map(float, row)) for row in covariance),
+        least_squares={name: coefficients[name].value for name in PLAIN_COLUMNS},
+        r2=r2,
+        least_squares_r2=r2,
+        condition=condition,
+        scatter=float(MAD_TO_SIGMA * np.median(abs(total - expected) / total)),
+        probes=len(total),
+        drift=drift,
+        model="plain",
+    )
+
+
+def _plain_condition(design: Floats) -> float:
+    """Return the condition number of the design; raises IllConditionedDesign."""
+    if len(design) <= len(PLAIN_COLUMNS):
+        why = f"{len(design)} null probes of one auxiliary layer cannot separate a, b and c"
+        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=_VARY)
+    condition, _ = _condition(design, np.ones(len(design)))
+    if condition > MAX_CONDITION:
+        why = f"Their sizes vary together (condition number {condition:.3g})"
+        raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=_VARY)
+    return condition
+
+
+def _white_covariance(design: Floats, residual: Floats) -> Floats:
+    """Return the covariance of coefficients by White's estimate, each residual divided by one minus its leverage."""
+    inverse = np.linalg.inv(design.T @ design)
+    leverage = np.einsum("pi,ij,pj->p", design, inverse, design)
+    honest = residual / np.maximum(1 - leverage, _LEAST_DENOMINATOR)
+    found: Floats = inverse @ (design.T * honest**2) @ design @ inverse
+    return found

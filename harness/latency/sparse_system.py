@@ -1,7 +1,7 @@
 """Many unknown times from many totals: one large sparse, weighted, robust, non-negative least-squares system.
 
 Every equation says `total = sum of amount * unknown`, with a standard error. A campaign has thousands of unknowns, of
-which each equation holds a few: the stacked dense matrices of `dense_fits` would not fit into memory.
+which each equation holds a few: the stacked dense matrices of `robust_fits` would not fit into memory.
 """
 
 from __future__ import annotations

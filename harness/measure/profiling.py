@@ -13,7 +13,7 @@ from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.campaign_durations import Pace, pace_of
+from harness.measure.campaign_forecast import Pace, pace_of
 from harness.measure.core_caches import core_cache_bytes, most_windowed_bytes
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.cutting import (
@@ -27,7 +27,7 @@ from harness.measure.fusion.cutting import (
 from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey
-from harness.measure.noise.campaign_drift import drift_of
+from harness.measure.noise.campaign_noise import drift_of
 from harness.measure.noise.machine_noise import MachineNoise
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, begin, notes_of

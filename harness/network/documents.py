@@ -1,4 +1,4 @@
-"""JSON documents that another process sends, followed by parts of bytes, and the values in them.
+"""JSON documents that another process sends, followed by parts of bytes.
 
 The sender may be compromised by the file that it parsed, so every size and type is validated.
 """
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 _LENGTH_BYTES = 8
-_MARKS = (b",", b"[", b"{")
 
 
 def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
@@ -36,9 +35,14 @@ def split_document(content: bytes, most: int | None = None) -> tuple[bytes, memo
     if not is_whole(content) or end > len(content):
         raise ValueError("cut short")
     header = content[start:end]
-    if most is not None and sum(map(header.count, _MARKS)) > most:
+    if most is not None and values_in(header) > most:
         raise ValueError("more values than a network has")
     return header, memoryview(content)[end:]
+
+
+def values_in(content: bytes) -> int:
+    """Return how many values a JSON document has at most, without parsing it."""
+    return sum(map(content.count, (b",", b"[", b"{")))
 
 
 def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
@@ -48,32 +52,3 @@ def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, 
     if not isinstance(document, dict):
         raise ValueError("no document")
     return document, rest
-
-
-def list_of(value: Any) -> list[Any]:
-    """Return a list; raises ValueError for anything else."""
-    if not isinstance(value, list):
-        raise ValueError("not a list")
-    return value
-
-
-def text_of(value: Any) -> str:
-    """Return a text; raises ValueError for anything else."""
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return value
-
-
-def texts_of(value: Any, count: int | None = None) -> tuple[str, ...]:
-    """Return a list of texts, of this length if one is given; raises ValueError for anything else."""
-    found = tuple(text_of(each) for each in list_of(value))
-    if count is not None and len(found) != count:
-        raise ValueError("another number of texts")
-    return found
-
-
-def count_of(value: Any) -> int:
-    """Return an integer from 0; raises ValueError for anything else."""
-    if type(value) is not int or value < 0:
-        raise ValueError("not a count")
-    return value

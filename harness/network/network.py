@@ -137,7 +137,7 @@ class Network:
     `domains` are the versions of operator sets other than ONNX. The `unmeasured` nodes follow the outputs.
     `stored_bytes` is the size of the file and of its external data. `file_outputs` maps the outputs of the file to the
     tensors that they are, which may be inputs or constants; those of a sequence are NAME/0, NAME/1, and so on.
-    A device is known to execute each of the nodes `alone`, by their indices, without any other.
+    `unfused` are nodes, by their indices, that a device is known to execute as layers of their own.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Network:
     unmeasured: tuple[UnmeasuredNode, ...] = ()
     stored_bytes: int = 0
     file_outputs: Mapping[str, str] = field(default_factory=dict)
-    alone: frozenset[int] = frozenset()
+    unfused: frozenset[int] = frozenset()
 
     @property
     def opsets(self) -> dict[str, int]:

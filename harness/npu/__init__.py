@@ -3,7 +3,7 @@
 ::
 
     reference -> loading -> CompiledModel or LoadedProgram -> run.core_run, pipeline.pipeline_run,
-                                                              split.split_comparison, sweep.points -> results
+                                                              split.split_study, sweep.points -> results
     results   -> modules *_fields and *_tables -> JSON fields, CSV rows, text tables
     table     -> fit.machine_fit -> fitted machine
 

@@ -139,8 +139,8 @@ class PipelineOptions:
     )
     groups: str | None = option(
         None,
-        "Core groups: their number (1 if only --cores is given), the cores of each, such as 0-3/4,5/6, or auto, for the"
-        " number of groups of one core that is fastest.",
+        "Core groups: their number (1 if only --cores is given), the cores of each, such as 0-3/4,5/6, or auto: as many"
+        " groups of one core as are fastest.",
         metavar="GROUPS",
     )
     inputs: int | None = option(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from device_agents.emulated_npu.machine import Machine, load_preset, preset_names, preset_text
-from harness.text import byte_size
-from harness.text_tables import Part, Table
+from harness.text import Part, Table, byte_size
 
 _SENTENCE_END = re.compile(r"(?<!et al)\.\s+(?=[A-Z])")
 

@@ -32,7 +32,7 @@ INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
-"""A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (signed_pairs)."""
+"""A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (fusion_rules)."""
 
 Layout = Literal["outside", "plain", "private", "unread"]
 """How a device keeps a tensor: as the host passed it in, in the plain layout, or in the device's own layout.

@@ -10,9 +10,16 @@ from harness.lut.layer_diff import compare
 from harness.report.figures import NetworkPoint
 from harness.report.figures import compare as compare_figure
 from harness.report.html import page
-from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
-from harness.report.units import display, duration, signed_percent, unit_for
-from harness.text_tables import Facts
+from harness.report.page_values import (
+    CaptionedFigure,
+    ReportTable,
+    SavedFile,
+    display,
+    duration,
+    signed_percent,
+    unit_for,
+)
+from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.table_comparison import TableComparison

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.report.units import ELLIPSIS, Unit, display, unit_for
+from harness.report.page_values import ELLIPSIS, Unit, display, unit_for
 
 if TYPE_CHECKING:
     from bokeh import plotting

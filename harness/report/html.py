@@ -6,8 +6,10 @@ import base64
 import hashlib
 import importlib.resources
 import json
+import shlex
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +17,19 @@ from harness.files import write_whole
 from harness.report.figures import COLOURS
 from harness.report.networks import networks_section
 from harness.report.networks.layer_truth import truth_section
+from harness.report.networks.network_graph import connections
 from harness.report.networks.network_section import section
 from harness.report.overhead_figures import sample_figures
-from harness.report.page_values import ReportTable
-from harness.report.report_source import ReportSource
-from harness.report.units import Unit, display, percent, significant, unit_for
-from harness.text import clock_name, is_safe_name
-from harness.text_tables import Facts
+from harness.report.page_values import ReportTable, Unit, display, percent, significant, unit_for
+from harness.text import Facts, clock_name, is_safe_name
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
     from harness.latency.overhead import Coefficient, OverheadModel
     from harness.lut.table import Lut
+    from harness.lut.table_samples import TableSamples
     from harness.network.keyed_network import KeyedNetwork
-    from harness.network.network_list import NetworksRead
+    from harness.network.network_list import NetworksRead, RefusedNetwork
     from harness.validation.results import Validation
     from harness.workspace import Workspace
 
@@ -284,3 +285,33 @@ def _fit_facts(table: Lut) -> Facts:
             facts = (significant(fit.r2, 5), significant(fit.condition), percent(fit.scatter, 2))
             found += zip((f"R², {name}", f"condition number, {name}", f"scatter, {name}"), facts, strict=True)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """The words of the command that writes a report, its networks, those it could not use, and the table's samples.
+
+    `networks` are those of the estimates, in the same order; without them the report has no graphs. `dims` are
+    the values of symbolic dimensions.
+    """
+
+    command: Sequence[str] = ()
+    refused: Sequence[RefusedNetwork] = ()
+    samples: TableSamples | None = None
+    networks: Sequence[KeyedNetwork] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def edges(self) -> list[tuple[tuple[int, int], ...] | None]:
+        """Which layers of each network read results of which."""
+        return [connections(network.layers) for network in self.networks]
+
+    @property
+    def command_line(self) -> str:
+        """The command as a shell reads it, empty if no command wrote the report."""
+        return shlex.join(display(word, 4000) for word in self.command)
+
+    @property
+    def dim_options(self) -> str:
+        """The options of a command that set the symbolic dimensions, with a space before each."""
+        return "".join(f" --dim {shlex.quote(f'{display(name)}={value}')}" for name, value in self.dims.items())

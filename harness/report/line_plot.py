@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import TEXT, Scale, base_figure, draw, figure_json, tick
-from harness.report.units import display, significant
+from harness.report.page_values import display, significant
 
 if TYPE_CHECKING:
     from bokeh import plotting

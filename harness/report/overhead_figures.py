@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, draw, figure_json
-from harness.report.page_values import CaptionedFigure
-from harness.report.units import display, duration, signed_percent, unit_for
+from harness.report.page_values import CaptionedFigure, display, duration, signed_percent, unit_for
 from harness.text import byte_size
 
 if TYPE_CHECKING:

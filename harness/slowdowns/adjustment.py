@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from harness.array_types import Floats
-from harness.latency.robust import HUBER, robust_spread
+from harness.latency.robust import huber_weights, robust_spread
 from harness.measure.summary import MAD_TO_SIGMA, MEDIAN_EFFICIENCY
 from harness.probe.overhead_terms import OverheadTerms
 from harness.slowdowns.host_share import HostShare, columns_of, fit_host, is_host_probe
@@ -82,7 +83,7 @@ def adjust(night: WatchSeries, reference: Reference) -> AdjustedNight:
     """Return the night with the changes of the host and of the whole device subtracted."""
     batches = [_Batch(night, number, reference) for number in range(len(night.samples))]
     for batch in batches:
-        batch.fit(batch.deviation_s, batch.is_null, _huber)
+        batch.fit(batch.deviation_s, batch.is_null, partial(huber_weights, spread=1.0))
     device, _ = _device_change(batches)
     for batch in batches:
         batch.fit(batch.deviation_s - device * batch.own_s, ~batch.is_network, _tukey, batch.host_s)
@@ -160,10 +161,6 @@ class _Batch:
 
 def _scale(residual: Floats) -> float:
     return max(1.0, float(robust_spread(residual)[0]))
-
-
-def _huber(residual: Floats) -> Floats:
-    return np.asarray(1 / np.maximum(1.0, abs(residual) / HUBER))
 
 
 def _tukey(residual: Floats) -> Floats:

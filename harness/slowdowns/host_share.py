@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.latency.dense_fits import robust_fits
+from harness.latency.robust import robust_fits
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import ProbePlan

@@ -12,11 +12,10 @@ from harness.errors import ConfigurationError
 from harness.lut.entry_rows import MAX_ENTRIES
 from harness.network.network import ITEM_BYTES
 from harness.table_import.cells import BadRow, Row
-from harness.table_import.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
 from harness.table_import.layer_spec import spec_of
 from harness.table_import.mapping import NetworkRows, NodeRows, OperatorRows
 from harness.table_import.one_layer_network import PlacedLayer, keyed_layer
-from harness.table_import.source_file import SourceFile
+from harness.table_import.source_file import NotMeasured, RowLatency, SourceFile, combined, latency_of, without_overhead
 from harness.text import printable
 
 MAX_REASONS = 10

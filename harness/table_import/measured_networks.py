@@ -15,9 +15,9 @@ from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.network import Network
 from harness.table_import.cells import BadRow, Row
 from harness.table_import.imported_layers import RowCounts
-from harness.table_import.latencies import NotMeasured, RowLatency, combined, latency_of, stated_error_s
 from harness.table_import.mapping import SECONDS, ImportMapping, NetworkRows
 from harness.table_import.named_nodes import Networks
+from harness.table_import.source_file import NotMeasured, RowLatency, combined, latency_of, stated_error_s
 from harness.validation.results import NetworkValidation, Validation, validation_of
 
 _FEW = 3

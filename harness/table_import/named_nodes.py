@@ -16,10 +16,9 @@ from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
 from harness.table_import.cells import BadRow, Column, Row, read_as, word
 from harness.table_import.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
-from harness.table_import.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
 from harness.table_import.mapping import NetworkRows, NodeRows
 from harness.table_import.one_layer_network import PlacedLayer
-from harness.table_import.source_file import SourceFile
+from harness.table_import.source_file import NotMeasured, RowLatency, SourceFile, combined, latency_of, without_overhead
 
 MAX_NETWORKS = 1000
 _SEPARATORS = re.compile(r" \+ |[,;]")

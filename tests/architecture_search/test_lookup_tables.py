@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.architecture_search.covering import Candidate, covering
 from harness.architecture_search.layer_terms import Terms
 from harness.architecture_search.pair_tables import PairTables
-from harness.architecture_search.position_tables import PositionTable, WindowSearch
+from harness.architecture_search.position_tables import Candidate, PositionTable, WindowSearch, covering
 from harness.architecture_search.space_estimator import SumTables
 
 SOURCES = 6

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from nullbench import DEVICE, Bench, build_network
 
 import harness
-from device_agents import power
+from device_agents import fingerprint
 from harness.benchmarking.benchmark_results import LatencyFigures, mean_power_w
 from harness.errors import InvalidNetwork, UsageError
-from harness.report.sweep_plot import sweep_plot
+from harness.report.benchmark_plot import benchmark_plot
 
 TIMES = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=300)
 
@@ -69,9 +69,9 @@ def test_power_is_absent_where_nothing_reports_it() -> None:
 
 def test_counters_and_sensors_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent reads the counter of the one package, not of its parts, and adds up the channels of INA sensors."""
-    monkeypatch.setattr(power, "POWERCAP", str(tmp_path / "powercap"))
-    monkeypatch.setattr(power, "HWMON", str(tmp_path / "hwmon"))
-    assert power.readings() == {}
+    monkeypatch.setattr(fingerprint, "POWERCAP", str(tmp_path / "powercap"))
+    monkeypatch.setattr(fingerprint, "HWMON", str(tmp_path / "hwmon"))
+    assert fingerprint.power_readings() == {}
     files = {
         "powercap/intel-rapl:0/energy_uj": "1500000",
         "powercap/intel-rapl:0/max_energy_range_uj": "262143000000",
@@ -85,18 +85,18 @@ def test_counters_and_sensors_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
-    assert power.readings() == {"energy_j": 1.5, "energy_range_j": 262143.0, "power_w": 2.5}
+    assert fingerprint.power_readings() == {"energy_j": 1.5, "energy_range_j": 262143.0, "power_w": 2.5}
     second = tmp_path / "powercap" / "intel-rapl:1"
     second.mkdir()
     (second / "energy_uj").write_text("1\n")
-    assert power.readings() == {"power_w": 2.5}
+    assert fingerprint.power_readings() == {"power_w": 2.5}
 
 
 @pytest.fixture
 def meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Write a shell script as the device's power program; return its path."""
     path = tmp_path / "power"
-    monkeypatch.setattr(power, "PROGRAM", str(path))
+    monkeypatch.setattr(fingerprint, "PROGRAM", str(path))
 
     def write(lines: str) -> Path:
         path.write_text(f"#!/bin/sh\n{lines}\n")
@@ -124,9 +124,9 @@ def test_a_program_of_the_device_reports_power_or_energy(
     lines: str, reading: dict[str, float], meter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that prints one reading in watts or joules is believed; anything else reports nothing."""
-    monkeypatch.setattr(power, "_PROGRAM_S", 0.5)
+    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 0.5)
     meter(lines)
-    assert power.readings() == reading
+    assert fingerprint.power_readings() == reading
 
 
 def test_a_program_that_others_could_have_written_never_runs(meter: Callable[[str], Path], tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_a_program_that_others_could_have_written_never_runs(meter: Callable[[st
     path = meter(f"touch {mark}; echo 4 W")
     for mode in (0o775, 0o757, 0o644):
         path.chmod(mode)
-        assert power.readings() == {} and not mark.exists()
+        assert fingerprint.power_readings() == {} and not mark.exists()
     path.unlink()
     path.symlink_to(tmp_path / "nowhere")
-    assert power.readings() == {}
+    assert fingerprint.power_readings() == {}
     path.unlink()
     meter(f"touch {mark}; echo 4 W")
-    assert power.readings() == {"power_w": 4.0} and mark.exists()
+    assert fingerprint.power_readings() == {"power_w": 4.0} and mark.exists()
 
 
 def test_energy_of_a_benchmark_is_that_of_the_device_program(
@@ -225,7 +225,7 @@ def test_the_page_has_units_and_says_what_varies(bench: Bench) -> None:
     drawn = {}
     for models, batches in (([bench.model], (1, 2, 16)), ([bench.model, wide], (None,))):
         found = harness.benchmark(models, device=DEVICE, batches=batches, runs=3, workspace=bench.workspace)
-        title, figure = sweep_plot(found)
+        title, figure = benchmark_plot(found)
         drawn[title.rpartition("by ")[2]] = Figure(figure)
     assert drawn["batch"].axis_labels[0] == "batch (logarithmic)" and drawn["batch"].x_ticks == ["1", "2", "16"]
     assert len(drawn["batch"].lines) == 2

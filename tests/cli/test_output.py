@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.terminal import output
 from harness.errors import ConfigurationError, HarnessError
-from harness.text_tables import Table
+from harness.text import Table
 
 
 def test_table_aligns_its_columns(capsys: pytest.CaptureFixture[str]) -> None:

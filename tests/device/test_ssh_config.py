@@ -248,7 +248,7 @@ def test_host_keys_of_bastions_are_checked(tmp_path: Path, sshd: Sshd, gate: Ssh
     assert _accepted(sshd) == 0
 
 
-def test_faults_of_bastions_are_told_from_those_of_the_device(tmp_path: Path, sshd: Sshd, gate: Sshd) -> None:
+def test_errors_name_the_server_at_fault(tmp_path: Path, sshd: Sshd, gate: Sshd) -> None:
     """Which server refuses, forbids or does not listen is in the error."""
     config = _block("board", sshd, "ProxyJump gate") + _block("gate", gate)
     refused = config.replace(str(gate.identity), str(sshd.identity))

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from device_agents.backends.core_waits import CoreWaits
-from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
+from device_agents.backends.cpu_runtime import CoreWaits, CpuRuntime, LoadedProbe
 from device_agents.messages import LoadReport, LoadRequest
 
 RUN_NS = 2_000_000
@@ -40,7 +39,7 @@ def test_a_program_on_the_same_core_adds_waits() -> None:
 
 def test_a_system_without_statistics_has_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system does not count waits, there is no figure."""
-    monkeypatch.setattr("device_agents.backends.core_waits._TASKS", os.path.join(os.sep, "no", "such", "folder"))
+    monkeypatch.setattr("device_agents.backends.cpu_runtime._TASKS", os.path.join(os.sep, "no", "such", "folder"))
     assert CoreWaits().total_ns() is None
 
 
@@ -48,7 +47,7 @@ def test_a_kernel_that_does_not_count_has_no_waits(monkeypatch: pytest.MonkeyPat
     """Zeros alone are no figure: a kernel writes them whose statistics are off."""
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "schedstat").write_text("0 0 0\n")
-    monkeypatch.setattr("device_agents.backends.core_waits._TASKS", str(tmp_path))
+    monkeypatch.setattr("device_agents.backends.cpu_runtime._TASKS", str(tmp_path))
     assert CoreWaits().total_ns() is None
 
 

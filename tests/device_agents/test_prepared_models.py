@@ -20,9 +20,8 @@ from load_requests import request_of
 from nullbench import build_network
 
 from device_agents.backends import Refused
-from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend, parallel_compile
-from device_agents.backends.emulated_npu.parallel_compile import time_models
-from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend, timed_model
+from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, time_models, to_json
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.messages import TrueLayer
@@ -85,7 +84,7 @@ def test_a_model_that_fails_is_left_to_loading(
             os.kill(os.getpid(), signal.SIGKILL)
         return time_model(model, machine)
 
-    monkeypatch.setattr(parallel_compile, "time_model", failing)
+    monkeypatch.setattr(timed_model, "time_model", failing)
     found = time_models(contents, EDGE, 3)
     assert contents[0] not in found
     assert len(found) >= len(contents) - 3

@@ -11,8 +11,7 @@ import pytest
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import LatencyMethod
-from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of
-from harness.latency.plain_overhead import fit_plain_overhead
+from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, fit_plain_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.auxiliary import AuxiliaryKind

@@ -10,7 +10,7 @@ import harness
 from harness import RepeatPolicy
 from harness.errors import CampaignIncomplete, DeviceUnsteady
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_drift import drift_of
+from harness.measure.noise.campaign_noise import drift_of
 from harness.samples import Sample
 from harness.settings import MOST_DRIFT
 

@@ -121,7 +121,7 @@ def test_more_threads_than_cores_share_them() -> None:
 
 
 @given(SHARES.filter(lambda one: one > 1.01 * MOST_SPREAD), SHARES)
-def test_the_larger_spread_is_what_cannot_be_told_apart(between: float, drift: float) -> None:
+def test_smaller_differences_than_the_larger_spread_are_not_significant(between: float, drift: float) -> None:
     """The resolution is the larger of spread and drift, and the text names it."""
     found = judged(drift=drift, between=between)
     assert found.verdict == "noisy" and found.resolution == max(between, drift)
@@ -152,7 +152,7 @@ def test_runs_that_scatter_are_noise(scatter: float) -> None:
 
 @given(st.floats(-0.9, 3.0).filter(lambda one: abs(one) > 1.02 * MOST_SPREAD), st.booleans())
 def test_a_machine_of_another_speed_than_the_tables_is_noisy(change: float, of_networks: bool) -> None:
-    """No smaller error can be told from a change of speed since the table was measured, in either direction."""
+    """The resolution is the change of speed since the table was measured, in either direction."""
     found = judge(MachineLoad(), FACTS, "cpu", Spreads(0.01, since_table=change), of_networks=of_networks)
     assert found.verdict == "noisy" and found.resolution == abs(change)
     assert ("slower" if change > 0 else "faster") + " than when the table was measured" in found.text

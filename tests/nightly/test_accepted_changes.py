@@ -13,10 +13,9 @@ from test_night_comparison import RULES, SLOW, nights, report
 
 from harness.errors import UsageError
 from harness.fleet.store import Acceptance, FleetStore
-from harness.nightly.accepting import accept_changes
 from harness.nightly.night_rehearsal import rehearse
 from harness.nightly.set_comparison import compare_watches
-from harness.nightly.set_history import set_histories
+from harness.nightly.set_history import accept_changes, set_histories
 from harness.workspace import Workspace
 
 

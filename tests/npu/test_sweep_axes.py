@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
 from device_agents.emulated_npu.machine import Area, area_mm2, load_preset, parse_machine, preset_names, preset_text
 from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS
-from harness.npu.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
+from harness.npu.sweep.grid import InvalidSweep, parse_axis, scale_of, shown
 from harness.npu.sweep.machine_parameters import changed, parameters
 from harness.npu.sweep.points import SweepPoint, pareto
 from harness.npu.sweep.sweep_tables import knee

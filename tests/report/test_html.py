@@ -18,8 +18,7 @@ from report_inputs import make_estimate, make_table, make_validation
 from harness import files
 from harness.errors import ConfigurationError
 from harness.report.figures import base_figure, figure_json, tick
-from harness.report.html import render, write_report
-from harness.report.report_source import ReportSource
+from harness.report.html import ReportSource, render, write_report
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -14,8 +14,7 @@ from page_browser import Browser, Visit
 from report_inputs import make_estimate, make_table, make_validation
 
 from harness.measure.noise.machine_noise import MachineLoad, Spreads, judge
-from harness.report.html import render, write_report
-from harness.report.report_source import ReportSource
+from harness.report.html import ReportSource, render, write_report
 from harness.validation.oracle_comparison import CoefficientTruth, LayerTruth, NetworkTruth, OracleReport
 
 LAYERS = tuple((f"block{at // 4}.conv{at}", 1e-6 * (1 + at * 7919 % 101)) for at in range(60))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.report.units import Unit, display, duration, percent, signed_percent, significant, unit_for
+from harness.report.page_values import Unit, display, duration, percent, signed_percent, significant, unit_for
 
 
 @pytest.mark.parametrize(

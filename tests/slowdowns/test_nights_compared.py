@@ -39,7 +39,7 @@ def test_nights_without_change_raise_no_alarm() -> None:
 
 
 @pytest.mark.parametrize("earlier", [1, 2, 6])
-def test_a_slower_layer_is_told_alone_and_measured(earlier: int) -> None:
+def test_a_slower_layer_is_the_only_finding(earlier: int) -> None:
     """A layer that is 5 % slower is one new finding whose interval contains the true change."""
     comparison = compared([*[USUAL] * earlier, SLOW])
     (finding,) = comparison.findings
@@ -77,7 +77,7 @@ def test_another_slow_down_after_a_step_is_new_again() -> None:
     assert finding.state == "new" and finding.change == pytest.approx(0.07, abs=0.03)
 
 
-def test_one_slow_night_is_told_as_one() -> None:
+def test_a_single_slow_night_stays_listed_as_passed() -> None:
     """A single slow night is no regression of later nights, and stays listed as passed."""
     nights = series([*[USUAL] * 5, SLOW, *[USUAL] * 3])
     for back in range(3):
@@ -101,7 +101,7 @@ def test_a_larger_slow_down_is_never_less_significant() -> None:
 
 
 @pytest.mark.parametrize("host", [1.0, 1.05])
-def test_a_slower_device_is_told_as_the_device(host: float) -> None:
+def test_a_slower_device_is_one_finding(host: float) -> None:
     """If everything is 5 % slower, with or without the host, that is one finding and not one per layer."""
     comparison = compared([*[USUAL] * 4, MadeDevice(device=1.05, host=host)])
     assert [one.subject.kind for one in comparison.regressions] == ["device"]
@@ -131,7 +131,7 @@ def test_many_slower_layers_show_in_the_network() -> None:
     assert sorted(kinds) == ["layer"] * 4 + ["network"] and kinds[0] == "network"
 
 
-def test_changes_below_the_threshold_are_not_told() -> None:
+def test_changes_below_the_threshold_are_left_out() -> None:
     """A significant change below the threshold is left out; a lower threshold reports it."""
     *earlier, tonight = series([*[USUAL] * 6, MadeDevice(slow={11: 1.006})])
     assert not compare_nights(tonight, earlier).findings
@@ -191,7 +191,7 @@ def test_first_night_compares_with_nothing() -> None:
         assert (comparison.nights, comparison.findings, comparison.detectable) == (0, (), ())
 
 
-def test_few_layers_are_told_one_by_one() -> None:
+def test_each_of_few_layers_has_a_finding() -> None:
     """With too few layers to separate the device as a whole, each layer has its own finding."""
     few = MadeDevice(layers=3)
     comparison = compared([*[few] * 4, replace(few, slow={0: 1.2, 1: 1.2, 2: 1.2})])
@@ -224,7 +224,7 @@ def test_detectable_changes_are_found() -> None:
 
 
 @pytest.mark.parametrize("quiet", [2, 4, 13])
-def test_a_device_that_stays_slower_is_told_every_night(quiet: int) -> None:
+def test_a_device_that_stays_slower_is_a_finding_every_night(quiet: int) -> None:
     """A device that is 2 % slower is new on its first night, and known, with its size, on later ones."""
     devices = [MadeDevice()] * quiet + [MadeDevice(device=1.02)] * 4
     series = [device.night(number) for number, device in enumerate(devices)]

@@ -13,9 +13,9 @@ from import_files import CONVOLUTION, HEADER, MAPPING, ROW, toml, write_mapping
 
 from harness.errors import ConfigurationError
 from harness.table_import.cells import BadRow, Row
-from harness.table_import.latencies import RowLatency, combined, latency_of
 from harness.table_import.layer_spec import spec_of
 from harness.table_import.mapping import ImportMapping, read_mapping
+from harness.table_import.source_file import RowLatency, combined, latency_of
 
 ROW_OF_CELLS = Row(2, dict(zip(HEADER, ROW, strict=True)))
 KEYS = st.sampled_from([*ImportMapping.model_fields, "provenence", "where", ""])

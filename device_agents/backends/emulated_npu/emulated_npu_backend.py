@@ -15,8 +15,7 @@ import numpy as np
 
 from device_agents import result_cache
 from device_agents.backends import Refused
-from device_agents.backends.emulated_npu.parallel_compile import time_models
-from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, time_models, to_json
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model

@@ -70,8 +70,7 @@ def import_table(
         note=progress_note,
     )
     if html is not None:
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
+        from harness.report.html import ReportSource, write_report
 
         write_report(html, imported.table, imported.estimates, imported.validation, ReportSource(command_words()))
     if json:

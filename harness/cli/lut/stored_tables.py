@@ -25,9 +25,9 @@ def list_tables(
 ) -> None:
     """List the tables of the workspace and of the package.
 
-    The newest of each device comes first. `default` marks the table that commands use for a device, and for a batch or
-    threads, unless --lut selects a different one. `package` marks tables that are part of harness; one is the default
-    if the workspace has no table of its device.
+    The newest of each device comes first. `default` marks the table that commands use for a device, a batch and a
+    number of threads, unless --lut selects a different one. `package` marks tables that are part of harness; one is the
+    default if the workspace has no table of its device.
 
     Example: harness lut list --device cpu01
     """

@@ -89,7 +89,7 @@ def accept(
 
     Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
     """
-    from harness.nightly.accepting import accept_changes
+    from harness.nightly.set_history import accept_changes
 
     if not reason.strip():
         raise UsageError("The reason is empty", next_step='Write --because "compiler 2.1"')

@@ -19,13 +19,13 @@ from typing import Any
 
 import typer
 
-from harness.errors import ErrorRecord, HarnessError, UnsupportedNetwork, record_of
-from harness.network.reading.limits import NPU, Limits, too_much_memory
+from harness.errors import ErrorRecord, HarnessError, record_of
+from harness.network.reading.limits import NPU, Limits
 from harness.text import printable, shortened
 
 Command = Callable[..., None]
-_TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 _MAX_TEXT = 4000
+_TASK = "to compile or run"
 
 
 def limited(runs: int = 1) -> Callable[[Command], Command]:
@@ -59,12 +59,16 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
     answer = answer_of_command(
         lambda: json.dumps(_ended(command)).encode() + b"\n", limits, lambda sent: sent.endswith(b"\n")
     )
+    shown = printable(reference, 200)
+    if answer.is_out_of_time:
+        raise NPU.too_slow(shown, _TASK, answer.time(limits), limits)
     if not answer.content:
-        raise _exceeded(printable(reference, 200), answer.signal, limits, late=answer.late, cpu_s=answer.cpu_s)
+        why = f"A library may have crashed ({signal.Signals(answer.signal).name})" if answer.signal else ""
+        raise NPU.too_large(shown, _TASK, limits, why)
     found = json.loads(answer.content)
     kind = found["kind"]
     if kind == "memory":
-        raise _exceeded(printable(reference, 200), 0, limits)
+        raise NPU.too_large(shown, _TASK, limits)
     if kind == "exit" and found["code"]:
         raise typer.Exit(found["code"])
     if kind == "pipe":
@@ -109,13 +113,3 @@ def _is_about_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _exceeded(shown: str, number: int, limits: Limits, *, late: bool = False, cpu_s: float = 0.0) -> UnsupportedNetwork:
-    if late or number in _TIME_SIGNALS:
-        spent = f"{limits.wall_s:.0f} s" if late else f"{max(1, round(cpu_s))} s of processor time"
-        step = f"If you trust the file, allow more seconds: {NPU.more_seconds(limits)}"
-        return UnsupportedNetwork(f"{shown} takes more than {spent} to compile or run", next_step=step)
-    why = f"A library may have crashed ({signal.Signals(number).name})" if number else ""
-    step = f"If you trust the file, allow more: {NPU.more_memory(limits)}"
-    return UnsupportedNetwork(f"{shown} {too_much_memory(limits)} to compile or run", why=why, next_step=step)

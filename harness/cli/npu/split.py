@@ -36,7 +36,7 @@ def split_command(
     """
     from harness.measure.progress import begin
     from harness.npu.loading import load_model
-    from harness.npu.split.split_comparison import check_cores, compare_splits
+    from harness.npu.split.split_study import check_cores, compare_splits
     from harness.npu.split.split_tables import candidate_rows, json_fields, split_tables
 
     target = machine.load()

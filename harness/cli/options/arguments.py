@@ -104,7 +104,7 @@ ModelOrProgram = Annotated[
         autocompletion=complete_model,
     ),
 ]
-HtmlFile = Annotated[Path | None, page_option("--html", "Write the result as a page to this file.")]
+HtmlFile = Annotated[Path | None, page_option("--html", "Write the result to this file as an HTML page.")]
 CsvFile = Annotated[Path | None, file_option("--csv", help="Write the rows to this CSV file.")]
 Models = Annotated[list[str], models_argument()]
 DeviceName = Annotated[str | None, device_option(f"Device to use; `harness devices list` lists them {_DEFAULT}.")]

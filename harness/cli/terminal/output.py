@@ -15,8 +15,7 @@ from typing import Any, TextIO
 
 from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
-from harness.text import milliseconds, printable, shortened
-from harness.text_tables import Part, Table
+from harness.text import Part, Table, milliseconds, printable, shortened
 
 SCHEMA_VERSION = 1
 

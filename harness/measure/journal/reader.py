@@ -13,8 +13,7 @@ from pathlib import Path
 from harness.errors import JournalError
 from harness.measure.journal import digest
 from harness.measure.journal.checked_rows import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
-from harness.measure.journal.database import DurableFile
-from harness.measure.journal.database_errors import damaged
+from harness.measure.journal.database import DurableFile, damaged
 from harness.measure.journal.records import Campaign, ProbeRecord, Slot
 from harness.measure.journal.schema import SCHEMA
 from harness.probe.chain_plan import ChainProbes

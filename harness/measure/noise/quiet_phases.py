@@ -64,7 +64,8 @@ def phases_of(samples: Sequence[ProbeSample], clock: str) -> Phases:
     if clock == "device" or not samples:
         return Phases(tuple(samples))
     in_batches = sorted(range(len(samples)), key=lambda at: samples[at].batch)  # a stable sort keeps the order of time
-    log_s, probes = _log_seconds(samples, clock), _numbered(one.probe for one in samples)
+    log_s = np.log([max(_LEAST_S, seconds_of(one.sample, clock)) for one in samples])
+    probes = _numbered(one.probe for one in samples)
     slowness, is_quiet = np.zeros(len(samples)), np.ones(len(samples), dtype=np.bool_)
     for _, group in itertools.groupby(in_batches, key=lambda at: samples[at].batch):
         batch = np.fromiter(group, dtype=np.int64)
@@ -107,7 +108,8 @@ def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
     """
     slowness = np.zeros_like(log_s)
     deviations = log_s
-    around = np.lib.stride_tricks.sliding_window_view(_mirrored(len(log_s)), 2 * _AROUND + 1)
+    continued = np.pad(np.arange(len(log_s)), _AROUND, mode="symmetric")  # by mirror images at both ends
+    around = np.lib.stride_tricks.sliding_window_view(continued, 2 * _AROUND + 1)
     for _ in range(_ITERATIONS):
         deviations = log_s - _medians(log_s - slowness, probes)
         slowness = np.partition(deviations[around], _AROUND, axis=1)[:, _AROUND]
@@ -152,11 +154,6 @@ def _medians(values: Floats, groups: Ints) -> Floats:
     return np.asarray(centres[groups])
 
 
-def _mirrored(count: int) -> Ints:
-    """Return the numbers of so many runs, continued at both ends by their mirror images."""
-    return np.pad(np.arange(count), _AROUND, mode="symmetric")
-
-
 def _ranks(values: Floats, groups: Ints) -> Ints:
     """Return the rank of each value in its group, from 0."""
     order = np.lexsort((values, groups))
@@ -175,10 +172,6 @@ def _lengthened(sample: ProbeSample, factor: float) -> ProbeSample:
     run = sample.sample
     cpu_ns = None if run.cpu_ns is None else round(run.cpu_ns * factor)
     return replace(sample, sample=replace(run, wall_ns=round(run.wall_ns * factor), cpu_ns=cpu_ns))
-
-
-def _log_seconds(samples: Sequence[ProbeSample], clock: str) -> Floats:
-    return np.log([max(_LEAST_S, seconds_of(one.sample, clock)) for one in samples])
 
 
 def _numbered(names: Iterable[str]) -> Ints:

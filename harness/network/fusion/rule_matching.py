@@ -52,8 +52,8 @@ class Matcher:
                 self._sinks[name].append(node)
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
-        """Yield disjoint groups that match, and share no node with `claimed` or what is executed alone."""
-        taken = claimed | self._network.alone
+        """Yield disjoint groups that match, and share no node with `claimed` or with unfused nodes."""
+        taken = claimed | self._network.unfused
         for sink in self._sinks.get(pattern[-1].op, ()):
             if sink.index in taken:
                 continue

@@ -54,6 +54,15 @@ class Answer:
     late: bool = False
     cpu_s: float = 0.0
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether its processor time or its wall time ran out."""
+        return self.late or self.signal in (signal.SIGXCPU, signal.SIGALRM)
+
+    def time(self, limits: Limits) -> str:
+        """Return how long it took until its time ran out, in words."""
+        return f"{limits.wall_s:.0f} s" if self.late else f"{max(1, round(self.cpu_s))} s of processor time"
+
 
 def allow_for_nodes(count: int) -> None:
     """Allow this process, a child with limits, more processor time for a network of many nodes."""

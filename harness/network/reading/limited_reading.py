@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, UnsupportedNetwork, record_of
+from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, record_of
 from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
@@ -37,7 +37,6 @@ Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
 _ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnsupportedType", "UnresolvedDimension", "UsageError")
 _MAX_TEXT = 2000
-_TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 _LEAST_S = 2
 """The least processor time for comparing rows."""
 
@@ -169,7 +168,7 @@ def _compared(source: Source, network: Network, found: Rebatched) -> str:
         return encode({"reason": check_rows(network, found, threads=1)})
 
     answer = limited_process.answer_of(lambda: _guarded(step), "", bytes, limits, is_whole)
-    if answer.late or answer.signal in _TIME_SIGNALS:
+    if answer.is_out_of_time:
         return f"this takes more than {left_s} s of processor time; {READING.more_seconds(limits)} allows more"
     document = decode_document(answer.content)[0] if answer.content else {"memory": True}
     if document.get("memory") or document.get("reason") == TOO_LARGE:
@@ -197,7 +196,7 @@ def _guarded(step: Callable[[], bytes]) -> bytes:
 
 def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) -> None:
     if document.get("memory"):
-        raise _too_much_memory(source, limits)
+        raise READING.too_large(_shown(source), "to read", limits)
     if "bug" in document:
         raise RuntimeError(f"{_shown(source)} was not read:\n{str(document['bug'])[:_MAX_TEXT]}")
     if "error" not in document:
@@ -210,20 +209,13 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
 
 def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
     shown = _shown(source)
-    if answer.late or answer.signal in _TIME_SIGNALS:
-        spent = f"{limits.wall_s:.0f} s" if answer.late else f"{max(1, round(answer.cpu_s))} s of processor time"
-        step = f"If you trust the file, allow more seconds: {READING.more_seconds(limits)}"
-        return UnsupportedNetwork(f"{shown} takes more than {spent} to read", next_step=step)
+    if answer.is_out_of_time:
+        return READING.too_slow(shown, "to read", answer.time(limits), limits)
     if answer.signal:
         name = signal.Signals(answer.signal).name
         why = f"It crashes the library that parses it, or takes more than {byte_size(limits.memory_bytes)} ({name})"
         return InvalidNetwork(f"{shown} cannot be read", why=why)
-    return _too_much_memory(source, limits)
-
-
-def _too_much_memory(source: Source, limits: Limits) -> HarnessError:
-    step = f"If you trust the file, allow more: {READING.more_memory(limits)}"
-    return UnsupportedNetwork(f"{_shown(source)} {too_much_memory(limits)} to read", next_step=step)
+    return READING.too_large(shown, "to read", limits)
 
 
 def _damaged(source: Source) -> InvalidNetwork:

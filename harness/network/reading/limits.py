@@ -6,13 +6,16 @@ import os
 import re
 from dataclasses import dataclass
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, UnsupportedNetwork
 from harness.text import byte_size
 
 _LEAST_WALL_S = 60.0
 _WALL_PER_CPU = 20
 """Wall time ends what waits for ever. A busy machine takes many times the processor time."""
 _UNITS = {"M": 20, "G": 30}
+_BYTES_PER_BYTE = 6
+"""Parsing, checking and inlining a file hold six copies of it at the same time."""
+_STORED_BYTES_PER_S = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,6 @@ class LimitSettings:
     seconds_variable: str
     memory_bytes: int
     cpu_s: int
-    bytes_per_byte: int = 6
-    stored_bytes_per_s: int = 32 << 20
     more_s: int = 0
 
     def limits(self, stored_bytes: int = 0, *, runs: int = 1) -> Limits:
@@ -47,15 +48,25 @@ class LimitSettings:
         Raises ConfigurationError if a variable is not a size or a number of seconds.
         """
         given_bytes, given_s = _size(self.memory_variable), _seconds(self.seconds_variable)
-        cpu_s = runs * (given_s or self.cpu_s + stored_bytes // self.stored_bytes_per_s)
+        cpu_s = runs * (given_s or self.cpu_s + stored_bytes // _STORED_BYTES_PER_S)
         more_s = 0 if given_s else self.more_s
         return Limits(
-            memory_bytes=given_bytes or self.memory_bytes + self.bytes_per_byte * stored_bytes,
+            memory_bytes=given_bytes or self.memory_bytes + _BYTES_PER_BYTE * stored_bytes,
             cpu_s=cpu_s,
             wall_s=_LEAST_WALL_S + _WALL_PER_CPU * (cpu_s + more_s),
             more_s=more_s,
-            bytes_per_byte=0 if given_bytes else self.bytes_per_byte,
+            bytes_per_byte=0 if given_bytes else _BYTES_PER_BYTE,
         )
+
+    def too_slow(self, file: str, task: str, time: str, limits: Limits) -> UnsupportedNetwork:
+        """Return the error for a file whose `task`, such as `to read`, takes more than this time."""
+        step = f"If you trust the file, allow more seconds: {self.more_seconds(limits)}"
+        return UnsupportedNetwork(f"{file} takes more than {time} {task}", next_step=step)
+
+    def too_large(self, file: str, task: str, limits: Limits, why: str = "") -> UnsupportedNetwork:
+        """Return the error for a file whose `task` takes more memory than the limit."""
+        step = f"If you trust the file, allow more: {self.more_memory(limits)}"
+        return UnsupportedNetwork(f"{file} {too_much_memory(limits)} {task}", why=why, next_step=step)
 
     def more_memory(self, limits: Limits) -> str:
         """Return the assignment that allows about four times the memory."""
@@ -67,7 +78,7 @@ class LimitSettings:
 
 
 READING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 4, more_s=4)
-"""Reading a file: parsing, checking and inlining hold six copies of it at the same time."""
+"""Reading a file."""
 COMPARING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 60)
 """Running a file and the model that is sent for it."""
 NPU = LimitSettings("HARNESS_NPU_MEMORY", "HARNESS_NPU_SECONDS", 900 << 20, 60)

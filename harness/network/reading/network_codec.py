@@ -6,18 +6,49 @@ part is checked: nothing here runs code, and every size is compared with the dat
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
-from harness.network.documents import count_of, decode_document, encode, list_of, text_of, texts_of
+from pydantic import Field, TypeAdapter
+
+from harness.network.documents import encode, split_document
 from harness.network.network import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import MAX_TENSOR_BYTES
 from harness.network.reading.expansion import MAX_NODES
+from harness.strict_model import Count
 
 _SPARE_PARTS = 60 * MAX_NODES
 _PARTS_PER_BYTE = 4
 """A node and what only it reads take up to 60 values; a file has a node for at least every 15 of its bytes."""
+_Names = tuple[str, ...]
+_Shape = tuple[Count, ...]
+_NodeRow = tuple[str, str, _Names, _Names, str, Count]
+"""Name, operator, inputs, outputs, domain, and the size of the ONNX message."""
+_ConstantRow = tuple[str, str, _Shape, Count | None, bool]
+"""Name, type, shape, the size of the value if it is known, and whether a runtime may be given another one."""
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The JSON of a network; see `Network` for the fields. Parts of bytes follow it in the order of the rows."""
+
+    note: str
+    name: str
+    opset: Count
+    inputs: _Names
+    outputs: _Names
+    nodes: tuple[_NodeRow, ...]
+    types: tuple[tuple[str, str, _Shape], ...]
+    constants: tuple[_ConstantRow, ...]
+    free: tuple[tuple[str, str, str], ...]
+    symbols: _Names
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    domains: tuple[tuple[str, Count], ...]
+    unmeasured: tuple[tuple[str, str], ...]
+    stored: Count
+    file_outputs: tuple[tuple[str, str], ...]
 
 
 def most_parts(size_bytes: int) -> int:
@@ -69,31 +100,40 @@ def decode_network(content: bytes) -> tuple[Network, str]:
     """Return the network that `encode_network` was given, and the note; raises ValueError for anything else."""
     from google.protobuf.message import DecodeError
 
-    document, rest = decode_document(content)
+    header, rest = split_document(content)
+    found = _documents().validate_json(header, strict=True)
     parts = _Parts(rest)
     try:
-        nodes = tuple(_node(index, row, parts) for index, row in enumerate(document["nodes"]))
-        network = Network(
-            name=text_of(document["name"]),
-            opset=count_of(document["opset"]),
-            inputs=texts_of(document["inputs"]),
-            outputs=texts_of(document["outputs"]),
-            nodes=nodes,
-            types={text_of(name): _type(dtype, shape) for name, dtype, shape in document["types"]},
-            constants=dict(_constants(document["constants"], parts)),
-            free=tuple(FreeNode(*texts_of(row, 3)) for row in document["free"]),
-            symbols=frozenset(texts_of(document["symbols"])),
-            sha256=text_of(document["sha256"]),
-            domains={text_of(domain): count_of(version) for domain, version in document["domains"]},
-            unmeasured=tuple(UnmeasuredNode(*texts_of(row, 2)) for row in document["unmeasured"]),
-            stored_bytes=count_of(document["stored"]),
-            file_outputs={text_of(name): text_of(tensor) for name, tensor in document["file_outputs"]},
-        )
-    except (KeyError, TypeError, DecodeError) as error:
+        nodes = tuple(_node(index, row, parts) for index, row in enumerate(found.nodes))
+    except DecodeError as error:
         raise ValueError(str(error)) from error
-    _check(network)
+    network = Network(
+        name=found.name,
+        opset=found.opset,
+        inputs=found.inputs,
+        outputs=found.outputs,
+        nodes=nodes,
+        types={name: _type(dtype, shape) for name, dtype, shape in found.types},
+        constants=dict(_constants(found.constants, parts)),
+        free=tuple(FreeNode(*row) for row in found.free),
+        symbols=frozenset(found.symbols),
+        sha256=found.sha256,
+        domains=dict(found.domains),
+        unmeasured=tuple(UnmeasuredNode(*row) for row in found.unmeasured),
+        stored_bytes=found.stored,
+        file_outputs=dict(found.file_outputs),
+    )
     parts.check_end()
-    return network, text_of(document.get("note"))
+    named = [*network.inputs, *network.outputs, *network.constants]
+    named += [name for node in network.nodes for name in (*node.inputs, *node.results) if name]
+    if any(name not in network.types for name in named):
+        raise ValueError("a tensor has no type")
+    return network, found.note
+
+
+@functools.cache
+def _documents() -> TypeAdapter[_Document]:
+    return TypeAdapter(_Document)
 
 
 class _Parts:
@@ -114,39 +154,30 @@ class _Parts:
             raise ValueError("parts are left over")
 
 
-def _node(index: int, row: Any, parts: _Parts) -> Node:
+def _node(index: int, row: _NodeRow, parts: _Parts) -> Node:
     from onnx import NodeProto
 
     name, op, inputs, outputs, domain, size = row
     proto = NodeProto()
-    proto.ParseFromString(parts.take(count_of(size)))
-    return Node(index, text_of(name), text_of(op), texts_of(inputs), texts_of(outputs), proto, text_of(domain))
+    proto.ParseFromString(parts.take(size))
+    return Node(index, name, op, inputs, outputs, proto, domain)
 
 
-def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
+def _constants(rows: tuple[_ConstantRow, ...], parts: _Parts) -> Iterator[tuple[str, Constant]]:
     import numpy
 
     for name, dtype, shape, size, replaceable in rows:
         kind = _type(dtype, shape)
         value = None
         if size is not None:
-            if count_of(size) != kind.elements * ITEM_BYTES[kind.dtype]:
+            if size != kind.elements * ITEM_BYTES[kind.dtype]:
                 raise ValueError("a constant has another size than its type")
             value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
-        yield text_of(name), Constant(kind, value, replaceable is True)
+        yield name, Constant(kind, value, replaceable)
 
 
-def _type(dtype: Any, shape: Any) -> TensorType:
-    kind = TensorType(text_of(dtype), tuple(count_of(size) for size in list_of(shape)))
+def _type(dtype: str, shape: _Shape) -> TensorType:
+    kind = TensorType(dtype, shape)
     if kind.dtype not in ITEM_BYTES or kind.bytes > MAX_TENSOR_BYTES:
         raise ValueError("a type cannot be")
     return kind
-
-
-def _check(network: Network) -> None:
-    named = [*network.inputs, *network.outputs, *network.constants]
-    named += [name for node in network.nodes for name in (*node.inputs, *node.results) if name]
-    if any(name not in network.types for name in named):
-        raise ValueError("a tensor has no type")
-    if not re.fullmatch("[0-9a-f]{64}", network.sha256):
-        raise ValueError("the hash is none")

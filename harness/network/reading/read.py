@@ -365,7 +365,7 @@ def _check_operators(name: str, model: ModelProto) -> None:
         reference = next((each for each in node.attribute if each.ref_attr_name), None)
         if reference is not None:
             why = f"Its attribute {reference.name[:80]!r} refers to {reference.ref_attr_name[:80]!r} of a function"
-            raise InvalidNetwork(f"{label} of {name} is in no function", why=why)
+            raise InvalidNetwork(f"{label} of {name} is not inside a function", why=why)
         domain = domain_of(node)
         if any((domain_of(each), each.name) == (domain, node.op_type) for each in model.functions):
             why = "Its function needs other operator sets than the network"

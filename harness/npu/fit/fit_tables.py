@@ -8,8 +8,7 @@ from typing import Any
 
 from harness.npu.fit.fitted_machine import FittedMachine
 from harness.npu.fit.machine_fit import MachineFit, Parameter
-from harness.text import milliseconds, printable
-from harness.text_tables import NAME_WIDTH, Part, Table
+from harness.text import NAME_WIDTH, Part, Table, milliseconds, printable
 
 _SHOWN_ARRAYS = 4
 _LEAST_SHOWN = 1e-5

@@ -10,8 +10,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.partition.groups import name_cores
 from device_agents.emulated_npu.partition.node_graph import Workload
 from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun
-from harness.text import byte_size, milliseconds, printable
-from harness.text_tables import Part, Table
+from harness.text import Part, Table, byte_size, milliseconds, printable
 
 _WIDTH = 28
 _REPORT_FIELDS = ("cores", "inputs", "inputs_per_s", "speedup", "efficiency", "imbalance", "bound", "bound_by")

@@ -22,10 +22,8 @@ from harness.report.figures import base_figure, draw, figure_json
 from harness.report.html import page
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 from harness.report.networks.layer_figures import LayerBar, bars
-from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
-from harness.report.units import display, duration, percent, unit_for
-from harness.text import counted, printable
-from harness.text_tables import Table
+from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile, display, duration, percent, unit_for
+from harness.text import Table, counted, printable
 
 _TEMPLATE = "run.html.j2"
 _SPACES = (Space.NB, Space.SB, Space.HALO)

@@ -20,8 +20,7 @@ from harness.npu.loading import CompiledModel
 from harness.npu.npu_options import RowSort
 from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import bytes_of, chain_layers
-from harness.text import byte_size, four_digits, milliseconds, printable
-from harness.text_tables import NAME_WIDTH, Facts, Part, Table
+from harness.text import NAME_WIDTH, Facts, Part, Table, byte_size, four_digits, milliseconds, printable
 
 _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8

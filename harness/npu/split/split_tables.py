@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
-from harness.npu.split.split_comparison import SplitComparison
-from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
-from harness.text import counted, printable
-from harness.text_tables import NAME_WIDTH, Part, Table
+from harness.npu.split.split_study import CLOSE, SplitComparison, SplitStudy, StudiedLayer, StudiedNetwork
+from harness.text import NAME_WIDTH, Part, Table, counted, printable
 
 
 def json_fields(split: SplitComparison) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
-from harness.npu.sweep.axis import SweepAxis
-from harness.npu.sweep.grid import MachineGrid, SweepMachine
+from harness.npu.sweep.grid import MachineGrid, SweepAxis, SweepMachine
 from harness.npu.sweep.machine_parameters import ParameterValue
 from harness.parallel import results
 from harness.text import sentences
@@ -144,7 +143,7 @@ def run_sweep(
 class _Work:
     """What all machines of a sweep have in common.
 
-    The compiler is loaded after the network: only what is known of that foretells the time.
+    The compiler is loaded after the network: the time is predicted from the network by itself.
     """
 
     model: NetworkModel

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.npu.sweep.axis import SweepAxis, in_unit, scale_of, shown
+from harness.npu.sweep.grid import SweepAxis, in_unit, scale_of, shown
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
 from harness.report.figures import Scale
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot, scale_of_range
-from harness.text import four_digits, milliseconds, printable
-from harness.text_tables import Part, Table
+from harness.text import Part, Table, four_digits, milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
 _BAR = 24

@@ -10,7 +10,7 @@ from harness.predictor.features.layer_features import CODE_LEVELS, INTEGER, Laye
 
 DEVICE: Final = ""
 WIDEST = 16
-"""Vectors of more channels are not told apart."""
+"""All vectors of this many channels or more have one name."""
 _PAGE = 4096
 _VARIANT_SIZES = 6
 """Kernel, stride and dilation of both axes."""

@@ -28,8 +28,8 @@ _PULL_OVERLAP = 0.02
 _USUAL_OVERLAP = 0.5
 _FASTEST, _SLOWEST = 0.95, 0.05
 _FOLD = 0.25
-_OTHER_UNIT = 2.0
-"""A logarithm: an operator whose fastest layer is further off what products would take runs on another unit."""
+_SAME_UNIT = 2.0
+"""An operator runs on the unit of products if the logarithm of its fastest layer is within this of theirs."""
 ITERATIONS = 150
 _UNSURE = 1.0
 """The noise above which a layer shows no rate."""
@@ -160,5 +160,5 @@ def _start(
     slower = np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP).kernel
     for name in sorted(set(arrays.operators)):
         least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
-        table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _OTHER_UNIT, 0.0)
+        table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _SAME_UNIT, 0.0)
     return constants, table

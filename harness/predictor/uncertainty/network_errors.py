@@ -27,8 +27,8 @@ PRODUCT_SHARE, UNKNOWN_SHARE = 0.2, 0.33
 """Shares for products and for all operators where no network was held out: those of networks on a processor."""
 ALL_ALIKE = "all alike"
 """Stands for what layers of different operators share."""
-_FURTHER_NETWORKS, _FURTHER_SHARE = 2, 0.5
-"""Few networks hardly show how much their layers share: further ones count in which layers share this much."""
+_IMAGINARY_NETWORKS, _IMAGINARY_SHARE = 2, 0.5
+"""A few networks show little of how much their layers share: imaginary ones are added, whose layers share this much."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def _common(groups: Mapping[tuple[str, str], Sequence[float]]) -> float:
         squares += sum(float(np.square(part).sum()) for part in parts)
         count += int(sizes.sum())
     measured = float(np.clip(products / pairs / (squares / count), 0.0, 1.0)) if squares else 0.0
-    networks = len(several) + _FURTHER_NETWORKS
-    return (len(several) * measured + _FURTHER_NETWORKS * _FURTHER_SHARE) / networks
+    networks = len(several) + _IMAGINARY_NETWORKS
+    return (len(several) * measured + _IMAGINARY_NETWORKS * _IMAGINARY_SHARE) / networks
 
 
 def _pairs(groups: Sequence[Sequence[float]]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, WARNING, base_figure, draw, figure_json
-from harness.report.units import Unit, percent, unit_for
+from harness.report.page_values import Unit, percent, unit_for
 
 if TYPE_CHECKING:
     from bokeh import plotting

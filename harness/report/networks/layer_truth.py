@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report.figures import NetworkPoint, compare
-from harness.report.page_values import CaptionedFigure, ReportTable
-from harness.report.units import display, duration, percent, signed_percent, unit_for
-from harness.text_tables import Facts
+from harness.report.page_values import (
+    CaptionedFigure,
+    ReportTable,
+    display,
+    duration,
+    percent,
+    signed_percent,
+    unit_for,
+)
+from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.validation.oracle_comparison import NetworkTruth, OracleReport

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.networks.layer_figures import LayerBar
-from harness.report.units import Unit, unit_for
+from harness.report.page_values import Unit, unit_for
 
 if TYPE_CHECKING:
     from bokeh import plotting

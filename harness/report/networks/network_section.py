@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from harness.report.networks import layer_figures, network_graph
 from harness.report.networks.layer_figures import LayerBar
-from harness.report.page_values import CaptionedFigure, ReportTable
-from harness.report.units import Unit, display, duration, percent, unit_for
-from harness.text_tables import Facts
+from harness.report.page_values import CaptionedFigure, ReportTable, Unit, display, duration, percent, unit_for
+from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.layer_estimates import LayerEstimate

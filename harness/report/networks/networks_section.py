@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.report import figures
-from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
-from harness.report.units import DASH, NARROW_SPACE, Unit, display, duration, percent, signed_percent, unit_for
-from harness.text_tables import Facts
+from harness.report.page_values import (
+    DASH,
+    NARROW_SPACE,
+    CaptionedFigure,
+    ReportTable,
+    SavedFile,
+    Unit,
+    display,
+    duration,
+    percent,
+    signed_percent,
+    unit_for,
+)
+from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate

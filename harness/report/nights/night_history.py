@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from harness.files import write_whole
 from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, draw, figure_json, tick
 from harness.report.html import page
-from harness.report.page_values import CaptionedFigure, SavedFile
-from harness.report.units import Unit, display, duration, percent, signed_percent, unit_for
+from harness.report.page_values import (
+    CaptionedFigure,
+    SavedFile,
+    Unit,
+    display,
+    duration,
+    percent,
+    signed_percent,
+    unit_for,
+)
 
 if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
-from harness.report.units import display
+from harness.report.page_values import display
 from harness.text import sentences
 
 CaseResult = Literal["passed", "failure", "error", "skipped"]

@@ -14,7 +14,7 @@ from harness.nightly.night_report import (
     SetComparison,
     SetRow,
 )
-from harness.report.units import display, duration, signed_percent
+from harness.report.page_values import display, duration, signed_percent
 from harness.text import counted
 
 MAX_ROWS = 50

@@ -200,7 +200,7 @@ def test_an_order_as_if_one_unit_were_half_as_fast_can_take_less_time() -> None:
 @settings(max_examples=300, deadline=None)
 def test_an_order_keeps_conflicts_and_streams(program: list[Command], window: int, seed: int) -> None:
     """For any durations and window, conflicting commands keep their order, and so do loads, stores, and each layer."""
-    numbered = [replace(each, peer=place) for place, each in enumerate(program)]  # equal commands can be told apart
+    numbered = [replace(each, peer=place) for place, each in enumerate(program)]  # equal commands differ
     chance = random.Random(seed)
     ordered = overlap_units(numbered, [chance.randrange(9) for _ in numbered], window=window)
     places = {each.peer: place for place, each in enumerate(ordered)}

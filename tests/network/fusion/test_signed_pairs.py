@@ -16,9 +16,8 @@ from harness import profile
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, with_unsigned_pairs
 from harness.network.fusion.rule_learning import learn_rules
-from harness.network.fusion.signed_pairs import with_unsigned_pairs
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

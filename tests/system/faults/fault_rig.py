@@ -90,7 +90,7 @@ class FreeAgain:
         return self.seconds
 
     def give_up(self) -> None:
-        """Ends to try."""
+        """End the attempts."""
         self._given_up.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -8,14 +8,14 @@ from typing import Literal
 
 from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot, scale_of_range
-from harness.report.units import Unit, unit_for
+from harness.report.page_values import Unit, unit_for
 
 Varied = Literal["batch", "threads", "network"]
 VARIED: tuple[Varied, Varied] = ("batch", "threads")
 PERCENTILES = ("p50", "p99")
 
 
-def sweep_plot(benchmark: Benchmark) -> tuple[str, str]:
+def benchmark_plot(benchmark: Benchmark) -> tuple[str, str]:
     """Return title and figure: latency over the batch if it varies, else over the threads, else by network.
 
     Each value of the other options has separate lines.
