@@ -110,14 +110,7 @@ class DeviceTiling:
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles); with folds, of which each streams all pixels."""
-        pixels, filters = arrays.rows, arrays.columns
-        if self.copies_windows:  # copied windows are the right-hand side of their product: pixels fill its vectors
-            swapped = arrays.multiplies_windows
-            pixels, filters = np.where(swapped, filters, pixels), np.where(swapped, pixels, filters)
-        waves = [
-            _tiles(arrays, pixels / rows, filters / columns) / (self.units * together)
-            for rows, columns, together in self.tiles
-        ]
+        waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
         shares = np.stack(waves, axis=1) * _whole_vectors(arrays)[:, None]
         if self.holds_weights:
             folds = shares / arrays.rows[:, None] * self._depth_steps(arrays)[:, None]
@@ -153,6 +146,6 @@ def _whole_vectors(arrays: LayerArrays) -> Floats:
     return np.where(own, np.ceil(arrays.groups / _VECTOR_BYTES) * _VECTOR_BYTES / arrays.groups, 1.0)
 
 
-def _tiles(arrays: LayerArrays, down: Floats, across: Floats) -> Floats:
-    """Return the tiles of layers with so many of them down and across a product; vector units need no whole ones."""
-    return arrays.groups * np.where(arrays.channelwise, down * across, np.ceil(down) * np.ceil(across))
+def _tiles(arrays: LayerArrays, rows: int, columns: int) -> Floats:
+    tiles = arrays.groups * np.ceil(arrays.rows / rows) * np.ceil(arrays.columns / columns)
+    return np.where(arrays.channelwise, arrays.groups * arrays.rows / (rows * columns), tiles)

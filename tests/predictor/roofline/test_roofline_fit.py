@@ -46,25 +46,6 @@ def test_waves_by_hand() -> None:
     assert held.turns(arrays).tolist() == [130.0]  # pixels that each fold streams
 
 
-def test_pixels_fill_the_vectors_of_copied_windows() -> None:
-    """A channel of a signal with 40 pixels takes three vectors of 16 where its windows are copied, else 40."""
-    layer = convolution(
-        batch=1,
-        in_channels=8,
-        out_channels=8,
-        size=(40,),
-        kernel=(3,),
-        stride=(1,),
-        padding=(1,),
-        groups=8,
-        dilation=(1,),
-    )
-    arrays = layer_arrays([replace(layer, operator="mac/conv/depthwise-1d/plain")])
-    streamed = DeviceTiling(1, 16, 1, ((1, 16, 1),))
-    assert streamed.waves(arrays).tolist() == [[8 * 3]]
-    assert replace(streamed, copies_windows=False).waves(arrays).tolist() == [[8 * 40]]
-
-
 def test_an_array_that_holds_weights_is_found() -> None:
     """Layers of an array of 32 x 32 held weights show it, beside a vector unit that takes next to no time."""
 
