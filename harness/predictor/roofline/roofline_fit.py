@@ -35,6 +35,8 @@ _UNSURE = 1.0
 """The noise above which a layer shows no rate."""
 _KERNEL, _MEMORY = 0, 1
 _MOSTLY = 0.5
+_LOADING = 4.0
+"""A layer that takes so many times as long as the shortest ones shows how fast its weights are loaded."""
 
 
 def fit_roofline(
@@ -131,7 +133,8 @@ def _start(
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
     Weights start at the rate of layers that mostly read weights: they may come from a memory a thousand times slower
-    than that of maps, and a rate that fast is too small a part of any latency for the fit to correct it.
+    than that of maps, and a rate that fast is too small a part of any latency for the fit to correct it. Layers that
+    take hardly longer than the shortest ones show no such rate.
     Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
     would at first take longer than the layers, and the fit would then explain all time by bytes. The waves of an array
@@ -145,8 +148,9 @@ def _start(
     products = products if tiling.holds_weights and products.any() else sure
     mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[products], _FASTEST))
     byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
-    loads = sure & (arrays.weight_bytes > _MOSTLY * arrays.moved_bytes)
-    weight_s = 1.0 / float(np.quantile((arrays.weight_bytes / latency_s)[loads], _FASTEST)) if loads.any() else byte_s
+    loads = sure & (arrays.weight_bytes > _MOSTLY * arrays.moved_bytes) & (latency_s > _LOADING * shortest_s)
+    rates = arrays.weight_bytes[loads] / (latency_s[loads] - shortest_s)
+    weight_s = 1.0 / float(np.quantile(rates, _FASTEST)) if loads.any() else byte_s
     waves = inputs.waves[:, products] if inputs.turn_macs.size == 1 else np.ones((inputs.turn_macs.size, 1))
     wave_s = np.quantile(latency_s[products] / waves, _FOLD if tiling.holds_weights else _SLOWEST, axis=1) / 4.0
     constants = np.log(np.concatenate([wave_s, inputs.turn_macs * mac_s]))
