@@ -99,18 +99,19 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """A module leaves no thread, beside which all later tests would read networks in new interpreters, and no cache.
 
-    A fork takes the longer, the more memory the process has.
+    A fork takes longer the more memory the process has.
     """
+    before = set(threading.enumerate())
     yield
     for value in vars(request.module).values():
         if getattr(value, "__module__", "") == request.module.__name__ and hasattr(value, "cache_clear"):
             value.cache_clear()
     if _give_back is not None:
         _give_back(0)
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    for thread in others:
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
         thread.join(_ENDING_S)
-    assert [thread.name for thread in others if thread.is_alive()] == []
+    assert [thread.name for thread in left if thread.is_alive()] == []
 
 
 @pytest.fixture(autouse=True)

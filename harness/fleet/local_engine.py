@@ -46,7 +46,8 @@ class LocalEngine:
         inventory = reading.inventory(self.workspace.devices)
         for request in requests:
             boards.setdefault(find_device(inventory, request.device).board, deque()).append(request)
-        reading.ahead(requests, stop)  # beside the threads, each network would be read in a new interpreter
+        if len(boards) > 1:  # beside their threads, each network would be read in a new interpreter
+            reading.ahead(requests, stop)
         waiting = deque(boards.values())
         ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
         quit = _Either(stop)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.device.inventory import Device, load_inventory
+from harness.errors import HarnessError
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 
@@ -48,16 +49,15 @@ class SharedReading:
 
     def ahead(self, requests: Iterable[ProfileRequest], stop: threading.Event) -> None:
         """Read the networks of requests until a stop; what cannot be read is left to the request that needs it."""
-        for request in requests:
-            if request.space is None and not stop.is_set():
-                with contextlib.suppress(Exception):
+        for request in {_key_of(one): one for one in requests if one.space is None}.values():
+            if not stop.is_set():
+                with contextlib.suppress(HarnessError):
                     self.networks(request, lambda _: None)
 
     def networks(self, request: ProfileRequest, note: Callable[[str], None]) -> NetworkList:
         """Return what `request.read_networks` does, with its lines; raises its errors, which are not kept."""
-        key = (request.models, tuple(sorted(request.dims.items())), request.batch, request.strict)
         with self._lock:
-            reading = self._readings.setdefault(key, _Reading())
+            reading = self._readings.setdefault(_key_of(request), _Reading())
         with reading.lock:
             if reading.found is None:
                 reading.lines.clear()
@@ -66,3 +66,8 @@ class SharedReading:
         for line in reading.lines:
             note(line)
         return reading.found
+
+
+def _key_of(request: ProfileRequest) -> object:
+    """Return what requests that read the same networks have in common."""
+    return request.models, tuple(sorted(request.dims.items())), request.batch, request.strict

@@ -83,17 +83,19 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
-    while True:
-        for ends, decisions in predictor.others(graph, best.decisions) if best.items <= left else ():
-            if ends not in tried and best.items <= left:
-                tried.add(ends)
-                left -= best.items
-                way = schedule(graph, decisions)
-                if way.predicted_ps < best.predicted_ps:
-                    best = way
-                    break
+    while best.items <= left:
+        for ends, decisions in predictor.others(graph, best.decisions, tried):
+            tried.add(ends)
+            left -= best.items
+            way = schedule(graph, decisions)
+            if way.predicted_ps < best.predicted_ps:
+                best = way
+                break
+            if best.items > left:
+                return best
         else:
             return best
+    return best
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:

@@ -18,6 +18,8 @@ from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Descriptor, Operand, Space
 
 ON_CHIP = frozenset({Space.NB, Space.SB, Space.HALO})
+_WINDOW_ELEMENTS = 1 << 26
+"""Elements that a view of a small memory may have: windows of 9x9 repeat each element of a map 81 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,10 @@ class Memories:
 
     def _use(self, arrays: Mapping[Space, Array]) -> None:
         self._arrays = [arrays[space] for space in Space]
-        largest_on_chip = max(arrays[space].size for space in ON_CHIP)
+        on_chip = max(_WINDOW_ELEMENTS, *(arrays[space].size for space in ON_CHIP))
         largest = max(array.size for array in self._arrays)
         # Strides of zero would let a view have more elements than there is memory to compute them in.
-        self._most_elements = [largest_on_chip if space in ON_CHIP else largest for space in Space]
+        self._most_elements = [on_chip if space in ON_CHIP else largest for space in Space]
 
     def size_bytes(self, space: Space) -> int:
         """Return the size of a memory."""
@@ -117,7 +119,8 @@ class Memories:
         """Return the operand as an array that shares the memory; addresses need no alignment.
 
         Raises ExecutionFault if a byte lies outside its memory, or if repeated elements make the view
-        larger than the largest memory on the same side, on the chip or off it.
+        larger than the largest memory on the same side, on the chip or off it; on the chip, windows of a map may
+        repeat more.
         """
         access, address = resolve_view(operand.descriptor), operand.address
         memory = self._arrays[access.space]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -55,13 +55,13 @@ class GraphPredictor:
         yield from others
 
     def others(
-        self, graph: Graph, chains: tuple[Decision, ...]
+        self, graph: Graph, chains: tuple[Decision, ...], tried: Set[Sequence[int]]
     ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
         """Yield other chains of a graph, which differ at one place, as `other_chains` does."""
         if not compares_chains(graph, self._options):
             return
         externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        yield from other_chains(graph, self._machine, self._options, externals, chains)
+        yield from other_chains(graph, self._machine, self._options, externals, chains, tried)
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
         """Yield chains; for a VFU with a separate queue, also those that are best if it shares that of the MFU."""

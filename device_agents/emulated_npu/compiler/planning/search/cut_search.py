@@ -41,7 +41,7 @@ _FEW_CUTS = 3
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
 _WORTH_FINER = 0.998
-"""Finer cuts that are hardly faster do not go on: where transfers have no latency, every finer one is."""
+"""The search for finer cuts ends where they are hardly faster: without latency of transfers, each is a little."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 

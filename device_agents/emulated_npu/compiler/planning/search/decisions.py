@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -70,18 +70,25 @@ def compares_chains(graph: Graph, options: Options) -> bool:
 
 
 def other_chains(
-    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision]
+    graph: Graph,
+    machine: Machine,
+    options: Options,
+    externals: Externals,
+    decisions: Sequence[Decision],
+    tried: Set[Sequence[int]],
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
     """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
     Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
-    halo buffer of these chains. Chains that are estimated to take far longer are left out.
+    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out.
     """
     planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
     found: list[tuple[int, int, int, tuple[int, ...]]] = []
     for place in range(len(decisions)):
         for count, ends, close in _changes(decisions[place : place + 2]):
+            if ends in tried:
+                continue
             estimates_ps = [planner.estimated_ps(*chain) for chain in itertools.pairwise(ends)]
             taken_ps = sum(each.chosen.predicted_ps for each in decisions[place : place + count])
             needed_ps = sum(filter(None, estimates_ps))
