@@ -196,6 +196,8 @@ def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
     if any(len(shape) != 3 for shape in shapes):
         return None
     (steps, batch, _), (directions, columns, inputs), (_, _, state) = shapes
+    if operator.number("layout", 0):  # the batch is the first axis
+        steps, batch = batch, steps
     sizes = {"inputs": inputs, "state": state, "columns": columns, "directions": directions}
     found = recurrent(operator.op, steps=steps, batch=batch, **sizes)
     data = operator.tensors[0].dtype

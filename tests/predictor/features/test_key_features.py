@@ -141,6 +141,17 @@ def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_red
     assert described(whole) == described(less)
 
 
+def test_the_batch_of_a_recurrent_layer_may_be_its_first_axis() -> None:
+    """The attribute layout tells steps from sequences, and changes nothing else."""
+    weights = "c:float32[1,64,8],c:float32[1,64,16],c:float32[1,128]"
+    first, second = (
+        described(f"k1|x0:float32[{read}]|LSTM(x0,{weights}){{hidden_size=16;layout={at}}}|->t0:float32[{written}]")
+        for at, read, written in ((1, "2,9,8", "2,9,1,16"), (0, "9,2,8", "9,1,2,16"))
+    )
+    assert first == second
+    assert first.weight_elements == 64 * (8 + 9 * 16)
+
+
 @pytest.mark.parametrize(
     ("axes", "whole", "less"),
     [("0", "1,8,6,6", "8,6,6"), ("0,1", "1,1,6,6", "6,6"), ("2,3", "2,8,1,1", "2,8"), ("0,2,3", "1,8,1,1", "8")],
