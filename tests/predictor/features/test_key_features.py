@@ -164,6 +164,29 @@ def test_a_reduction_reads_each_element_once_and_writes_each_result_once(axes: s
         assert (layer.macs, layer.moved_bytes) == (576, 4 * (576 + results))
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "run"),
+    [
+        ("1,64,64,1", "2", 64),
+        ("1,64,64", "2", 64),
+        ("2,8,6,6", "2,3", 36),
+        ("2,8,36", "2", 36),
+        ("2,8,6,6", "3", 6),
+        ("2,8,6,6", "1", 36),
+        ("2,8,36", "1", 36),
+        ("2,8,6,6", "0,3", 6),
+        ("2,8,6,6", "0,1,2,3", 576),
+        ("1,1", "0", 1),
+    ],
+)
+def test_a_reduction_runs_over_axes_that_lie_together(shape: str, axes: str, run: int) -> None:
+    """Axes of one element, and axes that could be one, change no run of a reduction: also where rows are added up."""
+    sizes = list(enumerate(shape.split(",")))
+    result = ",".join("1" if str(axis) in axes.split(",") else size for axis, size in sizes)
+    layer = described(f"k1|x0:float32[{shape}]|ReduceMean(x0){{axes={axes}}}|->t0:float32[{result}]")
+    assert layer.run == run
+
+
 def test_a_global_pool_may_return_a_matrix() -> None:
     """The batch of a flattened result is not counted twice."""
     text = "k1|x0:float32[2,8,6,6]|GlobalAveragePool(x0){}|Flatten(t0){axis=1}|->t1:float32[2,8]"
