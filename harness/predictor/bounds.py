@@ -2,9 +2,9 @@
 
 The *ideal time* of a layer is the longer of the times of its bytes and its work, each at the fastest rate that any
 training layer reached. No layer is much faster. A class of operators is slower by a factor that follows from its larger
-layers, and has a launch time that follows from its smallest ones; no layer is much slower than both together
-(channels and sums are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that
-mostly read weights. Both limits never shrink if a size of a layer grows.
+layers, and has a launch time that follows from its smallest ones. No layer takes much longer than both together,
+with channels and sums rounded up to whole vectors, or than its weights alone at a slow rate if that is longer. This is
+the slowest rate of the larger layers that mostly read weights. Both limits never shrink if a size of a layer grows.
 
 A layer below resolution shows what it takes at most, and so a rate that is reached at least.
 
@@ -201,7 +201,7 @@ def _families(arrays: LayerArrays) -> list[str]:
 
 
 def _paths(arrays: LayerArrays) -> list[str]:
-    """Return the classes that share limits: views of feature maps wait for a conversion, and others take no time."""
+    """Return the classes that share limits: views of feature maps apart from others, as they wait for a conversion."""
     pairs = zip(arrays.paths, arrays.sizes["maps"].tolist(), strict=True)
     return [path.replace(VIEW, f"{VIEW}/maps", 1) if maps else path for path, maps in pairs]
 

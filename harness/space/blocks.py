@@ -46,6 +46,14 @@ _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
 _ON_MAPS = ("BatchNormalization", "LRN")
+_PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
+_AS_ONE_LAYER = frozenset(
+    {"Add", "Mul", "Sigmoid", "LeakyRelu", "Softmax", "MaxPool", "AveragePool", "GlobalAveragePool"}
+)
+_MOVED = frozenset({"Concat", "Split", "Slice", "Resize", "Transpose", "Reshape"})
+_AS_SEVERAL = frozenset({"Gelu", "HardSigmoid", "LayerNormalization"})
+_ON_INTEGERS = _PRODUCTS | _AS_ONE_LAYER | _MOVED | _AS_SEVERAL
+"""Operators that may be on integers: ONNX Runtime executes them as one layer, or quantised networks often have them."""
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
@@ -75,17 +83,18 @@ class Block(StrictModel):
         return math.prod(axis.count for axis in self.axes.values())
 
     @model_validator(mode="after")
-    def _is_one_layer(self) -> Self:
-        """Refuse what devices execute as layers of other blocks, with conversions between them."""
+    def _is_one_on_integers(self) -> Self:
+        """Refuse layers on integers that are not in `_ON_INTEGERS`, and what devices execute as several operators."""
         if self.precision == "float32":
             return self
-        if isinstance(self, RecurrentBlock | TransposedBlock):
-            raise ValueError(f"precision of {self.op} may only be float32")
+        op = getattr(self, "op", "")
+        if op not in _ON_INTEGERS:
+            raise ValueError(f"precision of {op} may only be float32")
         if self.precision != INT8 and not isinstance(self, ConvolutionBlock | ProductBlock):
             raise ValueError(f"precision may be {self.precision} only for products")
         if self.precision == PACKED_WEIGHTS and isinstance(self, ConvolutionBlock):
             raise ValueError("precision may be packed only for MatMul and Gemm")
-        if self.precision == ACTIVATIONS and getattr(self, "op", "") == "MatMul":
+        if self.precision == ACTIVATIONS and op == "MatMul":
             raise ValueError("precision may be activations only for Conv and Gemm")
         for one in ("batch_norm",) if self.precision == WEIGHTS else ("batch_norm", "residual"):
             if getattr(self, one, _NEVER) != _NEVER:

@@ -216,6 +216,8 @@ class Transposed(SizedLayer):
 FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
 INT8, ACTIVATIONS, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "activations", "dynamic", "dynamic-uint8", "weights"
 PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
+_FLOAT_BITS = 32
+_WEIGHT_BITS = {WEIGHTS: _FLOAT_BITS, PACKED_WEIGHTS: 4}
 
 
 @dataclass(frozen=True)
@@ -244,8 +246,11 @@ class Quantised:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of inputs, weights and results, as many as those of floats where weights become floats."""
-        return self.layer.bytes // (1 if self.precision in (WEIGHTS, PACKED_WEIGHTS) else 4)
+        """Return the bytes of inputs, weights and results; weights that become floats count as floats."""
+        weights = sum(map(math.prod, self.weights))
+        passed = self.layer.bytes - _FLOAT_BITS // 8 * weights
+        passed //= 4 if self.precision in (INT8, ACTIVATIONS) else 1  # the others pass floats to each other
+        return passed + weights * _WEIGHT_BITS.get(self.precision, 8) // 8
 
 
 Configuration = FloatLayer | Quantised

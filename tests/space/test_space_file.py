@@ -17,6 +17,12 @@ from harness.space.space import load_space
 
 CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
 LSTM = '[[layers]]\nop = "LSTM"\nsteps = 8\ndepth = 8\ncolumns = 8\n'
+ONLY_FLOATS = {
+    "rows = 8\ncolumns = 8": "InstanceNormalization ReduceMean",
+    "channels = 8\nsize = 8": "BatchNormalization LRN Sub Div Exp Log Tanh HardSwish Swish PRelu Elu Relu Softplus",
+    "channels = 8\nsize = 7": "GlobalMaxPool",
+}
+"""Sizes, and operators of these sizes which ONNX Runtime makes floats of, or fuses with a neighbour on integers."""
 PRODUCT = '[[layers]]\nop = "MatMul"\nrows = 8\ndepth = 8\ncolumns = 8\n'
 
 
@@ -113,6 +119,11 @@ def test_built_in_spaces_are_valid() -> None:
         (f"[limits]\nmax_macs = 'many'\n[[layers]]\n{CONVOLUTION}", "limits.max_macs"),
         ("[[layers]]\nop = 'Gemm'\nrows = 1\ndepth = 8\ncolumns = 8\nheads = 2", "Gemm has no heads"),
         (LSTM + "precision = 'int8'", "precision of LSTM may only be float32"),
+        *(
+            (f"[[layers]]\nop = '{op}'\n{sizes}\nprecision = 'int8'", f"precision of {op} may only be float32")
+            for sizes, ops in ONLY_FLOATS.items()
+            for op in ops.split()
+        ),
         (f"[[layers]]\n{CONVOLUTION}precision = 'weights'\nbatch_norm = true", "weights has no batch_norm"),
         (f"[[layers]]\n{CONVOLUTION}precision = 'activations'\nresidual = true", "activations has no residual"),
         (f"[[layers]]\n{CONVOLUTION}precision = 'int8'\nresidual = [false, true]", "int8 has no residual"),

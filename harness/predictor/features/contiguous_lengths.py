@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -48,7 +49,7 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op.startswith("Reduce"):
-        return read[-1]
+        return _reduced(operator, read)
     if operator.op in _COMBINING:
         return _broadcast(_in_memory(operator.tensors))
     return 0
@@ -95,6 +96,14 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
     if not index or not operator.op.endswith("ND"):
         return 1
     return math.prod(read[operator.number("batch_dims", 0) + index[-1] :])
+
+
+def _reduced(operator: KeyOperator, read: Shape) -> int:
+    """Return the elements of the last axes that are all reduced, or all kept; axes of one element never matter."""
+    axes = operator.numbers("axes", ())
+    longer = [(size, axis in axes) for axis, size in enumerate(read) if size > 1]
+    together = itertools.takewhile(lambda one: one[1] == longer[-1][1], reversed(longer))
+    return math.prod(size for size, _ in together)
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:

@@ -196,6 +196,8 @@ def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
     if any(len(shape) != 3 for shape in shapes):
         return None
     (steps, batch, _), (directions, columns, inputs), (_, _, state) = shapes
+    if operator.number("layout", 0):  # the batch is the first axis
+        steps, batch = batch, steps
     sizes = {"inputs": inputs, "state": state, "columns": columns, "directions": directions}
     found = recurrent(operator.op, steps=steps, batch=batch, **sizes)
     data = operator.tensors[0].dtype
@@ -302,9 +304,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
     image = _rows if path.startswith(NORM) else _map if window is not None else _image
-    (batch, channels, in_size), (_, out_channels, out_size) = image(in_shape), image(out_shape)
-    if out_channels != channels:
-        channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
+    (*read_maps, in_size), (batch, channels, out_size) = image(in_shape), image(out_shape)
+    if read_maps != [batch, channels]:  # what a reduction combines is counted in its window
+        in_size = (max(1, math.prod(in_shape) // (batch * channels)), 1)
     found = channelwise(
         path,
         batch=batch,

@@ -40,8 +40,8 @@ class LayerFeatures:
 
     `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool", or a
     path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
-    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; the steps of
-    a recurrent layer read some again.
+    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; each step
+    of a recurrent layer reads the weights of its state again, which counts.
     `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
     fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
     nothing interrupts it: a transposition of the last axis has runs of one element. `maps` counts the inputs that are

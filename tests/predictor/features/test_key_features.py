@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +139,58 @@ def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_red
     """The attribute keepdims changes no work."""
     whole, less = (f"k1|x0:float32[1,64,64]|ReduceMean(x0){{axes=2}}|->t0:float32[1,64{one}]" for one in (",1", ""))
     assert described(whole) == described(less)
+
+
+def test_the_batch_of_a_recurrent_layer_may_be_its_first_axis() -> None:
+    """The attribute layout tells steps from sequences, and changes nothing else."""
+    weights = "c:float32[1,64,8],c:float32[1,64,16],c:float32[1,128]"
+    first, second = (
+        described(f"k1|x0:float32[{read}]|LSTM(x0,{weights}){{hidden_size=16;layout={at}}}|->t0:float32[{written}]")
+        for at, read, written in ((1, "2,9,8", "2,9,1,16"), (0, "9,2,8", "9,1,2,16"))
+    )
+    assert first == second
+    assert first.weight_elements == 64 * (8 + 9 * 16)
+
+
+@pytest.mark.parametrize(
+    ("axes", "whole", "less"),
+    [("0", "1,8,6,6", "8,6,6"), ("0,1", "1,1,6,6", "6,6"), ("2,3", "2,8,1,1", "2,8"), ("0,2,3", "1,8,1,1", "8")],
+)
+def test_a_reduction_reads_each_element_once_and_writes_each_result_once(axes: str, whole: str, less: str) -> None:
+    """Also over the batch, a reduction has one operation for each element that it reads."""
+    for shape in (whole, less):
+        layer = described(f"k1|x0:float32[2,8,6,6]|ReduceMean(x0){{axes={axes}}}|->t0:float32[{shape}]")
+        results = math.prod(map(int, shape.split(",")))
+        assert (layer.macs, layer.moved_bytes) == (576, 4 * (576 + results))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "run"),
+    [
+        ("1,64,64,1", "2", 64),
+        ("1,64,64", "2", 64),
+        ("2,8,6,6", "2,3", 36),
+        ("2,8,36", "2", 36),
+        ("2,8,6,6", "3", 6),
+        ("2,8,6,6", "1", 36),
+        ("2,8,36", "1", 36),
+        ("2,8,6,6", "0,3", 6),
+        ("2,8,6,6", "0,1,2,3", 576),
+        ("1,1", "0", 1),
+    ],
+)
+def test_a_reduction_runs_over_axes_that_lie_together(shape: str, axes: str, run: int) -> None:
+    """Axes of one element, and axes that could be one, change no run of a reduction: also where rows are added up."""
+    sizes = list(enumerate(shape.split(",")))
+    result = ",".join("1" if str(axis) in axes.split(",") else size for axis, size in sizes)
+    layer = described(f"k1|x0:float32[{shape}]|ReduceMean(x0){{axes={axes}}}|->t0:float32[{result}]")
+    assert layer.run == run
+
+
+def test_a_global_pool_may_return_a_matrix() -> None:
+    """The batch of a flattened result is not counted twice."""
+    text = "k1|x0:float32[2,8,6,6]|GlobalAveragePool(x0){}|Flatten(t0){axis=1}|->t1:float32[2,8]"
+    assert (described(text).macs, described(text).moved_bytes) == (576, 4 * (576 + 16))
 
 
 def test_recurrent_layers_of_other_types_have_a_class_of_their_own() -> None:
