@@ -92,7 +92,7 @@ class SpaceTables:
 class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
-    `overhead_s`, its variance, and `exchange_s`, which the layers take at least, are those of every candidate.
+    `overhead_s` and `exchange_s`, which the layers take at least, are those of every candidate, with their variances.
     `relative_variance` is that of errors which all layers share, `interruptions` is that of the table. `tables` are for
     weights that are in the caches and for those that are not, or one for both; where there are two, `weights` mixes
     them.
@@ -104,6 +104,7 @@ class SpaceEstimator:
     relative_variance: float
     interruptions: float
     exchange_s: float
+    exchange_variance_s2: float
     tables: tuple[SpaceTables, ...]
     weights: WeightTables | None = None
 
@@ -119,8 +120,8 @@ class SpaceEstimator:
         states = (not table.cold_share(0),) if weights is None else (True, False)
         relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
         tables = tuple(_tables(space, table, is_warm) for is_warm in states)
-        exchange_s = table.overhead.exchange_s(terms.input_bytes, terms.output_bytes)
-        return cls(space.sizes, overhead_s, variance_s2, relative, table.interruptions, exchange_s, tables, weights)
+        exchange = table.overhead.exchange(space.network.whole_input_bytes, terms.output_bytes)
+        return cls(space.sizes, overhead_s, variance_s2, relative, table.interruptions, *exchange, tables, weights)
 
     def latency_s(self, candidates: ArrayLike) -> Floats:
         """Return the latency of each row of choices, NaN where a layer is unknown."""
@@ -186,7 +187,8 @@ class SpaceEstimator:
         latency_s = self.overhead_s + np.maximum(layers_s, self.exchange_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
         latency_s = factor * latency_s
-        variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2)
+        exchange_variance_s2 = np.where(layers_s < self.exchange_s, self.exchange_variance_s2, 0.0)
+        variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2 + exchange_variance_s2)
         variance_s2 += (self.relative_variance + doubt**2) * latency_s**2
         half_s = Z_95 * np.sqrt(variance_s2)
         return latency_s, np.maximum(latency_s - half_s, 0.0), latency_s + half_s

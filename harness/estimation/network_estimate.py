@@ -145,8 +145,10 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     layers = sum_of_layers(network, table)
     terms = transfers(network.input_sizes, network.output_sizes)
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
-    exchange_s = table.overhead.exchange_s(terms.input_bytes, terms.output_bytes)
-    overhead_s += max(0.0, exchange_s - max(0.0, layers.latency_s))
+    exchange_s, exchange_variance_s2 = table.overhead.exchange(network.whole_input_bytes, terms.output_bytes)
+    if exchange_s > max(0.0, layers.latency_s):
+        overhead_s += exchange_s - max(0.0, layers.latency_s)
+        overhead_variance_s2 += exchange_variance_s2
     factor, doubt = lengthening(max(0.0, layers.latency_s) + overhead_s, table.interruptions)
     layers, overhead_s = layers.times(factor), overhead_s * factor
     covered_s = max(0.0, layers.latency_s) + overhead_s

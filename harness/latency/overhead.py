@@ -115,13 +115,13 @@ class Overhead:
         variance = sum(left * right * self.covariance[i][j] for i, left in used for j, right in used)
         return value, max(0.0, variance)
 
-    def exchange_s(self, input_bytes: int, output_bytes: int) -> float:
-        """Return in how many seconds a device moves these bytes between its own memory and its core.
+    def exchange(self, input_bytes: int, output_bytes: int) -> tuple[float, float]:
+        """Return in how many seconds a device moves these bytes between its own memory and its core, with the variance.
 
-        It is 0 without a memory of its own. The layers of a network hide it if they take longer.
+        Both are 0 without a memory of its own. The layers of a network hide it if they take longer.
         """
-        loaded, stored = self.coefficients["loaded_bytes"], self.coefficients["stored_bytes"]
-        return loaded.value * input_bytes + stored.value * output_bytes
+        amounts = {"loaded_bytes": float(input_bytes), "stored_bytes": float(output_bytes)}
+        return self.of([amounts.get(name, 0.0) for name in COLUMNS])
 
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from harness.network.layers import context_of, cut, place_of
 from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.strict_model import Count
 
-FORMAT = "keyed network 2"
+FORMAT = "keyed network 3"
 """The version of `encode_keyed`."""
 
 
@@ -44,6 +44,7 @@ class KeyedNetwork:
     layers: tuple[KeyedLayer, ...]
     input_sizes: tuple[Count, ...]
     output_sizes: tuple[Count, ...]
+    whole_input_bytes: Count
     weight_bytes: Count
     free: tuple[FreeNode, ...]
     unmeasured: tuple[UnmeasuredNode, ...]
@@ -73,6 +74,7 @@ def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:
         ),
         input_sizes=network.input_sizes,
         output_sizes=network.output_sizes,
+        whole_input_bytes=network.whole_input_bytes,
         weight_bytes=network.constant_bytes(network.nodes),
         free=network.free,
         unmeasured=network.unmeasured,

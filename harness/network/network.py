@@ -35,6 +35,8 @@ _KEEPING_MAPS = {
 _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
+_PICKING = PARTIAL_READS | {"Split", "Resize", "Shape"}
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 
 
 def resolved(name: str, alias: Mapping[str, str]) -> str:
@@ -258,7 +260,28 @@ class Network:
         """Size of each input in bytes."""
         return tuple(self.types[name].bytes for name in self.inputs)
 
+    @functools.cached_property
+    def whole_input_bytes(self) -> int:
+        """Bytes of the inputs of which each reader reads all: no reader picks a part of one or strides over pixels."""
+        return sum(self.types[name].bytes for name in self.inputs if self._is_read_whole(name))
+
+    def _is_read_whole(self, tensor: str) -> bool:
+        readers = self.readers(tensor)
+        return bool(readers) and all(
+            reader.op not in _PICKING
+            and not _strides_over_pixels(reader)
+            and (reader.op not in _RESHAPING or self._is_read_whole(reader.outputs[0]))
+            for reader in readers
+        )
+
     @property
     def output_sizes(self) -> tuple[int, ...]:
         """Size of each output in bytes."""
         return tuple(self.types[name].bytes for name in self.outputs)
+
+
+def _strides_over_pixels(node: Node) -> bool:
+    """Return whether a convolution or pool moves its window further than the window is wide."""
+    numbers = {item.name: item.ints for item in node.proto.attribute if item.name in ("strides", "kernel_shape")}
+    strides = numbers.get("strides", ())
+    return any(step > wide for step, wide in zip(strides, numbers.get("kernel_shape") or [1] * len(strides)))

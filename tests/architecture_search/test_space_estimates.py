@@ -75,7 +75,7 @@ def test_estimates_are_those_of_the_assembled_networks(
     if kind == "loads ahead":
         plain = SpaceEstimator.of(space, table)
         layers_s = float(np.median(plain.latency_s(rows))) - plain.overhead_s
-        monkeypatch.setattr(Overhead, "exchange_s", lambda *_sizes: layers_s)
+        monkeypatch.setattr(Overhead, "exchange", lambda *_sizes: (layers_s, (0.1 * layers_s) ** 2))
     estimator = copy.deepcopy(SpaceEstimator.of(space, table))
     found, coverage = estimator.intervals_s(rows), estimator.coverage(rows)
     sources = set()

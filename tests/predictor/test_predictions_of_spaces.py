@@ -67,7 +67,7 @@ def test_no_prediction_is_absurd_on_an_emulated_npu() -> None:
     asked = drawn(40, np.random.default_rng(1), frozenset(learnt))
     found = ratios(emulated_layers.timed(learnt), emulated_layers.timed(asked))
     assert found.min() > 1 / 8 and found.max() < 8
-    assert np.mean((found > 1 / 4) & (found < 4)) >= 0.975
+    assert np.mean((found > 1 / 4) & (found < 4)) >= 0.97
 
 
 @pytest.mark.long
