@@ -66,7 +66,7 @@ def invented(choices: int) -> SpaceEstimator:
     common = random.normal(size=(sources, 4)) * 1e-6
     covariance = common @ common.T + np.diag(random.uniform(1e-6, 1e-5, sources) ** 2)
     sizes = (choices,) * POSITIONS
-    return SpaceEstimator(sizes, 1e-4, 1e-12, 1e-4, 0.01, 0.0, (SpaceTables.of(tuple(tables), sizes, covariance),))
+    return SpaceEstimator(sizes, 1e-4, 1e-12, 1e-4, 0.01, 0.0, 0.0, (SpaceTables.of(tuple(tables), sizes, covariance),))
 
 
 def _rank(estimator: SpaceEstimator, count: int) -> None:

@@ -34,7 +34,7 @@ def devices_section(run: Run) -> Section:
     sizes, real = (QUICK_SIZES, QUICK_REAL) if run.quick else (SIZES, REAL)
     folders = {size: _workspace(run, size) for size in sizes}
     reading = grow(sizes, lambda size: partial(load_inventory, folders[size].devices), run.repeats)
-    with mock.patch("harness.fleet.execution.open_session", _session):
+    with mock.patch("harness.fleet.connections.open_session", _session):
         _profile(_workspace(run, 1, "warm-up"), 1)
         took = {size: timed(partial(_profile, folders[size], size)) for size in sizes}
     profiling = fitted({size: one.cpu_s for size, one in took.items()})

@@ -26,7 +26,7 @@ from benchmarks.performance.measuring import Run
 OTHER, RUNS = "other", "runs and waits for their samples"
 _STAGES = (
     ("harness.measure.request", "ProfileRequest.read_networks", "reading networks"),
-    ("harness.fleet.execution", "open_session", "starting agents"),
+    ("harness.fleet.connections", "open_session", "starting agents"),
     ("harness.fleet.execution", "measure_further_processes", "further processes"),
     ("harness.fleet.execution", "check_golden", "golden probes"),
     ("harness.fleet.execution", "check_golden_again", "golden probes"),

@@ -284,4 +284,6 @@ def _strides_over_pixels(node: Node) -> bool:
     """Return whether a convolution or pool moves its window further than the window is wide."""
     numbers = {item.name: item.ints for item in node.proto.attribute if item.name in ("strides", "kernel_shape")}
     strides = numbers.get("strides", ())
-    return any(step > wide for step, wide in zip(strides, numbers.get("kernel_shape") or [1] * len(strides)))
+    return any(
+        step > wide for step, wide in zip(strides, numbers.get("kernel_shape") or [1] * len(strides), strict=False)
+    )

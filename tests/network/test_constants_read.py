@@ -31,3 +31,20 @@ def test_a_table_counts_in_full_if_any_node_reads_all_of_it() -> None:
     """The size of a constant is the most that one of its readers reads, counted once."""
     network = embedding(node("MatMul", "table x", "products"))
     assert network.constant_bytes(network.nodes) == TABLE.nbytes + MATRIX.nbytes
+
+
+def test_an_input_counts_as_loaded_if_all_of_it_is_read() -> None:
+    """An input of which a reader slices a part, or over whose pixels a convolution strides, need not be loaded."""
+    ends = {"first": np.array([0], np.int64), "last": np.array([1], np.int64)}
+    kernel = {"kernel": np.ones((4, 2, 1, 1), np.float32)}
+    size = 2 * 8 * 8 * 4
+    cases = [
+        ([node("Relu", "x", "y")], {}, size),
+        ([node("Slice", "x first last", "y")], ends, 0),
+        ([node("Relu", "x", "y"), node("Slice", "x first last", "z")], ends, 0),
+        ([node("Conv", "x kernel", "y", kernel_shape=[1, 1], strides=[2, 2])], kernel, 0),
+        ([node("Conv", "x kernel", "y", kernel_shape=[1, 1])], kernel, size),
+    ]
+    for nodes, constants, expected in cases:
+        network = prepared(model_of(nodes, {"x": (1, 2, 8, 8)}, [one.output[0] for one in nodes], constants))
+        assert network.whole_input_bytes == expected

@@ -57,8 +57,8 @@ def _convolution(mode: str | bytes) -> ModelProto:
 
 
 CASES: dict[str, tuple[Callable[[], ModelProto], str]] = {
-    "reference outside of functions": (_reference, r"in no function.*'alpha' refers to 'slope\\x1b\[31m'"),
-    "reference of a constant": (_folded_reference, "in no function.*'to' refers"),
+    "reference outside of functions": (_reference, r"not inside a function.*'alpha' refers to 'slope\\x1b\[31m'"),
+    "reference of a constant": (_folded_reference, "not inside a function.*'to' refers"),
     "axis whose lower half is 0": (
         lambda: _model(helper.make_node("Concat", ["x", "x"], ["y"], axis=1 << 62)),
         f"axis is {1 << 62}, which no tensor has",

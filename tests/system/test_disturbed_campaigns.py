@@ -148,8 +148,11 @@ def test_interrupt_is_resumed(
 def test_interrupted_twice_is_resumed(harness: Harness, small_network: Path, undisturbed: dict[str, Any]) -> None:
     """A second Ctrl-C ends at once with exit 130, and nothing committed is lost."""
     process = _start(harness, small_network)
-    for _ in range(2):
-        os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    while "Ctrl-C again" not in process.stderr.readline():  # before it, a second signal would be one with the first
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
     outcome = _end(process)
     assert outcome.code == 130, str(outcome)
     outcome.assert_plain()
