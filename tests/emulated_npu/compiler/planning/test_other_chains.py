@@ -67,7 +67,7 @@ def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
     compiled = compile_model(model, machine)
     graph, chosen = compiled.graph, compiled.decisions
     externals = placeholders(graph, machine, choose_spaces(graph, machine))
-    others = [way for _, way in other_chains(graph, machine, DEFAULT, externals, chosen)]
+    others = [way for _, way in other_chains(graph, machine, DEFAULT, externals, chosen, frozenset())]
     ends = {tuple(decision.end for decision in way) for way in (chosen, *others)}
     assert {(3,), (1, 3)} <= ends
     chosen_ps = _formula_ps(compiled, chosen)
@@ -93,5 +93,5 @@ def test_chains_also_end_one_layer_earlier_and_later() -> None:
     graph = compile_model(model, machine).graph
     externals = placeholders(graph, machine, choose_spaces(graph, machine))
     chains = decide_chains(graph, machine, DEFAULT, externals, (2, 4), 0)
-    others = other_chains(graph, machine, DEFAULT, externals, chains)
+    others = other_chains(graph, machine, DEFAULT, externals, chains, frozenset())
     assert {tuple(each.end for each in way) for _, way in others} == {(4,), (1, 2, 4), (1, 4), (3, 4), (2, 3, 4)}
