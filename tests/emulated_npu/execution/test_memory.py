@@ -51,7 +51,7 @@ def test_a_view_shows_the_bytes_at_its_strides(axes: list[tuple[int, int]], addr
 
 @given(ANY_AXES, st.one_of(st.integers(-SIZE, 2 * SIZE), st.integers(-HUGE, HUGE)), st.sampled_from(list(DataType)))
 def test_no_view_reaches_outside(axes: list[tuple[int, int]], address: int, dtype: DataType) -> None:
-    """For any sizes, strides and address there is either a view inside the memory or a fault."""
+    """For any sizes, strides and address there is a view inside the memory, of bounded size, or a fault."""
     descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
     arrays = {Space.NB: np.zeros(SIZE, np.uint8)}
     try:
@@ -61,7 +61,7 @@ def test_no_view_reaches_outside(axes: list[tuple[int, int]], address: int, dtyp
     low, high = np.lib.array_utils.byte_bounds(view)
     start = arrays[Space.NB].ctypes.data
     assert start <= low and high <= start + SIZE
-    assert view.size <= SIZE
+    assert view.size <= 1 << 26
 
 
 @given(SMALL_AXES, st.sampled_from([DataType.UINT8, DataType.INT32]))
