@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Harness
+from dask_threads import end_dask_threads
 from hypothesis import settings
 from in_process import in_process
 from nullbench import Bench
@@ -30,8 +31,6 @@ _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30
 
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Returns freed memory to the system; None without the GNU C library."""
-_KEPT = "Dask-Offload"
-"""The thread of a pool that Dask keeps for the whole process."""
 _ENDING_S = 10.0
 """How long a thread may take to end after its module."""
 
@@ -110,8 +109,8 @@ def module_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
             value.cache_clear()
     if _give_back is not None:
         _give_back(0)
-    started = (thread for thread in threading.enumerate() if thread not in before)
-    left = [thread for thread in started if not thread.name.startswith(_KEPT)]
+    end_dask_threads()
+    left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:
         thread.join(_ENDING_S)
     assert [thread.name for thread in left if thread.is_alive()] == []

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import processes
 import psutil
+from dask_threads import end_dask_threads
 from sshd_server import free_port
 
 import device_agents
@@ -154,21 +154,4 @@ def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own, nothing of anybody else's
             process.wait(PATIENCE_S)
-        end_threads()
-
-
-def end_threads() -> None:
-    """End the threads that distributed keeps: that of callbacks, and the loop of a client that could not connect.
-
-    Beside them, networks are read in new interpreters.
-    """
-    library: Any = sys.modules.get("distributed")
-    if library is None:
-        return
-    if library.Future._cb_executor is not None:
-        library.Future._cb_executor.shutdown()
-        library.Future._cb_executor = None
-    loops = library.utils.LoopRunner._all_loops
-    while loops:
-        _, (_, runner) = loops.popitem()
-        runner._real_stop(PATIENCE_S)
+        end_dask_threads()

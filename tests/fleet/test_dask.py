@@ -18,7 +18,8 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, end_threads, lab, wait_until
+from dask_rig import Lab, lab, wait_until
+from dask_threads import end_dask_threads
 from nullbench import build_network
 from sshd_server import free_port
 
@@ -64,7 +65,7 @@ def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatc
     """This process sees the leases of the workers' agents, and forks where it reads networks."""
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", rig.environment["HARNESS_RUNTIME_FOLDER"])
     yield
-    end_threads()
+    end_dask_threads()
 
 
 def engine(rig: Lab, **changed: Any) -> DaskEngine:
