@@ -104,8 +104,19 @@ def test_axes_without_elements_are_refused(dims: tuple[int, ...]) -> None:
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, dims, (1,) * len(dims)), 0))
 
 
+def test_windows_repeat_more_elements_than_their_memory_has() -> None:
+    """All windows of 9x9 of a map of 22x22 are a view, although they have 33 times as many elements as the map."""
+    content, size, edge = np.arange(SIZE, dtype=np.uint8), 22, 9
+    places = (size - edge + 1, size - edge + 1, edge, edge)
+    view = Memories.over({Space.NB: content}).view(
+        Operand(Descriptor(Space.NB, DataType.UINT8, places, (size, 1, size, 1)), 0)
+    )
+    windows = np.lib.stride_tricks.sliding_window_view(content[: size * size].reshape(size, size), (edge, edge))
+    assert view.size > SIZE and np.array_equal(view, windows)
+
+
 def test_repetition_has_a_limit() -> None:
-    """Strides of zero cannot repeat a byte into more elements than the memory has bytes."""
+    """Strides of zero cannot repeat a byte into any number of elements."""
     with pytest.raises(ExecutionFault, match="repeats"):
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, (1 << 40, 1 << 40), (0, 0)), 0))
 
