@@ -146,10 +146,11 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     terms = transfers(network.input_sizes, network.output_sizes)
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
     exchange_s, exchange_variance_s2 = table.overhead.exchange(network.whole_input_bytes, terms.output_bytes)
-    if exchange_s > max(0.0, layers.latency_s):
-        overhead_s += exchange_s - max(0.0, layers.latency_s)
+    layers_s = max(0.0, layers.latency_s)
+    if exchange_s > layers_s:
+        overhead_s += exchange_s - layers_s
         overhead_variance_s2 += exchange_variance_s2
-    factor, doubt = lengthening(max(0.0, layers.latency_s) + overhead_s, table.interruptions)
+    factor, doubt = lengthening(layers_s + overhead_s, table.interruptions)
     layers, overhead_s = layers.times(factor), overhead_s * factor
     covered_s = max(0.0, layers.latency_s) + overhead_s
     complete = all(layer.latency_s is not None for layer in layers.estimates)

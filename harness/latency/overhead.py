@@ -120,8 +120,7 @@ class Overhead:
 
         Both are 0 without a memory of its own. The layers of a network hide it if they take longer.
         """
-        amounts = {"loaded_bytes": float(input_bytes), "stored_bytes": float(output_bytes)}
-        return self.of([amounts.get(name, 0.0) for name in COLUMNS])
+        return self.of(row_of(OverheadTerms(loaded_bytes=input_bytes, stored_bytes=output_bytes), runs=0))
 
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:

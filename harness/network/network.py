@@ -12,7 +12,7 @@ from harness.network.operator_kinds import ACTIVATIONS, CONVOLUTIONS
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto
+    from onnx import AttributeProto, NodeProto
 
 PACKED = {"int4": 2, "uint4": 2}
 """Types of which a byte holds several elements, and how many."""
@@ -36,6 +36,7 @@ _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
 _PICKING = PARTIAL_READS | {"Split", "Resize", "Shape"}
+"""Operators of which a layer may read only a part of its input."""
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 
 
@@ -110,6 +111,10 @@ class Node:
     def results(self) -> tuple[str, ...]:
         """The outputs that are not absent."""
         return tuple(name for name in self.outputs if name)
+
+    def attribute(self, name: str) -> AttributeProto | None:
+        """Return an attribute; None if the node does not state it."""
+        return next((item for item in self.proto.attribute if item.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -208,7 +213,7 @@ class Network:
         for node in self.nodes:
             read = self.activations(node)
             if read and len(self.types[read[0]].shape) == _MAP_AXES:
-                joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
+                joins = node.op == "Concat" and (axis := node.attribute("axis")) is not None and axis.i == 1
                 alike = len({self.types[name].shape for name in read}) == 1
                 keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and found.issuperset(read)
                 found.update(node.results if keeps or node.op in _WRITING_MAPS else ())
@@ -282,8 +287,7 @@ class Network:
 
 def _strides_over_pixels(node: Node) -> bool:
     """Return whether a convolution or pool moves its window further than the window is wide."""
-    numbers = {item.name: item.ints for item in node.proto.attribute if item.name in ("strides", "kernel_shape")}
-    strides = numbers.get("strides", ())
-    return any(
-        step > wide for step, wide in zip(strides, numbers.get("kernel_shape") or [1] * len(strides), strict=False)
-    )
+    strides, kernel = node.attribute("strides"), node.attribute("kernel_shape")
+    steps = () if strides is None else strides.ints
+    wide = [1] * len(steps) if kernel is None else kernel.ints
+    return any(step > taps for step, taps in zip(steps, wide, strict=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.network.layers import FEATURE_MAP
 from harness.network.operator_kinds import GATES
 from harness.space.data_movement import Mover
-from harness.space.sized_layer import Shape, SizedLayer
+from harness.space.sized_layer import FLOAT_BYTES, Shape, SizedLayer
 
 NO_ACTIVATION = "none"
 
@@ -216,8 +216,7 @@ class Transposed(SizedLayer):
 FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
 INT8, ACTIVATIONS, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "activations", "dynamic", "dynamic-uint8", "weights"
 PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
-_FLOAT_BITS = 32
-_WEIGHT_BITS = {WEIGHTS: _FLOAT_BITS, PACKED_WEIGHTS: 4}
+_WEIGHT_BITS = {WEIGHTS: 8 * FLOAT_BYTES, PACKED_WEIGHTS: 4}
 
 
 @dataclass(frozen=True)
@@ -248,8 +247,8 @@ class Quantised:
     def bytes(self) -> int:
         """Return the bytes of inputs, weights and results; weights that become floats count as floats."""
         weights = sum(map(math.prod, self.weights))
-        passed = self.layer.bytes - _FLOAT_BITS // 8 * weights
-        passed //= 4 if self.precision in (INT8, ACTIVATIONS) else 1  # the others pass floats to each other
+        passed = self.layer.bytes - FLOAT_BYTES * weights
+        passed //= FLOAT_BYTES if self.precision in (INT8, ACTIVATIONS) else 1  # the others pass floats to each other
         return passed + weights * _WEIGHT_BITS.get(self.precision, 8) // 8
 
 

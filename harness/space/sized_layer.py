@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 
 Shape = tuple[int, ...]
-_ITEM_BYTES = 4
+FLOAT_BYTES = 4
 
 
 class SizedLayer(ABC):
@@ -40,4 +40,4 @@ class SizedLayer(ABC):
     @property
     def bytes(self) -> int:
         """Return the bytes of inputs, weights and results."""
-        return _ITEM_BYTES * sum(math.prod(shape) for shape in (*self.inputs, *self.weights, *self.results))
+        return FLOAT_BYTES * sum(math.prod(shape) for shape in (*self.inputs, *self.weights, *self.results))

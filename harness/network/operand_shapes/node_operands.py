@@ -11,7 +11,6 @@ from harness.network.network import Node
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import AttributeProto
 
     Array = np.ndarray[Any, Any]
 
@@ -38,26 +37,23 @@ class NodeOperands:
 
     def number(self, name: str, default: int) -> int:
         """Return an attribute of one integer."""
-        found = self._attribute(name)
+        found = self.node.attribute(name)
         return default if found is None else int(found.i)
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """Return an attribute of integers; None if the node does not state it."""
-        found = self._attribute(name)
+        found = self.node.attribute(name)
         return None if found is None else tuple(found.ints)
 
     def stated(self, name: str) -> tuple[int, ...]:
         """Return an attribute of one integer; nothing if the node does not state it, or states no integer."""
-        found = self._attribute(name)
+        found = self.node.attribute(name)
         return () if found is None or found.type != found.INT else (int(found.i),)
 
     def text(self, name: str, default: str) -> str:
         """Return an attribute of text."""
-        found = self._attribute(name)
+        found = self.node.attribute(name)
         return default if found is None else bytes(found.s).decode(errors="replace")
-
-    def _attribute(self, name: str) -> AttributeProto | None:
-        return next((item for item in self.node.proto.attribute if item.name == name), None)
 
 
 Rule = Callable[[NodeOperands], Iterator[str]]

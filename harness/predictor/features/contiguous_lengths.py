@@ -100,10 +100,15 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
 
 def _reduced(operator: KeyOperator, read: Shape) -> int:
     """Return the elements of the last axes that are all reduced, or all kept; axes of one element never matter."""
-    axes = operator.numbers("axes", ())
-    longer = [(size, axis in axes) for axis, size in enumerate(read) if size > 1]
+    longer = longer_axes(operator, read)
     together = itertools.takewhile(lambda one: one[1] == longer[-1][1], reversed(longer))
     return math.prod(size for size, _ in together)
+
+
+def longer_axes(operator: KeyOperator, read: Shape) -> list[tuple[int, bool]]:
+    """Return the sizes of the axes of several elements, and whether a reduction reduces each."""
+    axes = operator.numbers("axes", ())
+    return [(size, axis in axes) for axis, size in enumerate(read) if size > 1]
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:

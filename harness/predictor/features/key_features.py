@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
-from harness.predictor.features.contiguous_lengths import is_general, run_of
+from harness.predictor.features.contiguous_lengths import is_general, longer_axes, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
@@ -325,9 +325,9 @@ def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
         read = operator.tensors[0].shape if operator.tensors else None
         if operator.op.startswith("Reduce") and read:
             axes = operator.numbers("axes", ())
-            longer = [axis for axis, size in enumerate(read) if size > 1]
             shape = tuple(1 if axis in axes else size for axis, size in enumerate(read))
-            return shape, bool(longer) and longer[-1] not in axes
+            longer = longer_axes(operator, read)
+            return shape, bool(longer) and not longer[-1][1]
     return (), False
 
 

@@ -91,9 +91,11 @@ class Roofline:
 
     def _offsets(self, name: str) -> list[tuple[int, float]]:
         """Return the rows of the table that a name adds, and their weights."""
+        if name in self._places:
+            return [(self._places[name], 1.0)]
         window = window_of(name)
-        if name in self._places or window is None or window[0] not in self._windows:
-            return [(self._places[name], 1.0)] if name in self._places else []
+        if window is None or window[0] not in self._windows:
+            return []
         taps, rows = (list(column) for column in zip(*self._windows[window[0]], strict=True))
         at = bisect.bisect(taps, window[1])
         if at in (0, len(taps)):

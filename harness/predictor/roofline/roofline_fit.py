@@ -132,10 +132,10 @@ def _start(
 ) -> tuple[Floats, Floats]:
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
+    Layers whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     Weights start at the rate of layers that mostly read weights: they may come from a memory a thousand times slower
     than that of maps, and a rate that fast is too small a part of any latency for the fit to correct it. Layers that
     take hardly longer than the shortest ones show no such rate.
-    Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
     would at first take longer than the layers, and the fit would then explain all time by bytes. The waves of an array
     that holds its weights are long, and only products show its rate: layers that compute each channel separately, and

@@ -142,7 +142,7 @@ def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_red
 
 
 def test_the_batch_of_a_recurrent_layer_may_be_its_first_axis() -> None:
-    """The attribute layout tells steps from sequences, and changes nothing else."""
+    """The attribute layout only states which axis has the steps."""
     weights = "c:float32[1,64,8],c:float32[1,64,16],c:float32[1,128]"
     first, second = (
         described(f"k1|x0:float32[{read}]|LSTM(x0,{weights}){{hidden_size=16;layout={at}}}|->t0:float32[{written}]")
