@@ -215,8 +215,14 @@ def _is_fixed(path: Path) -> bool:
     """
     path = path.resolve()
     log, index = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))
-    is_open = index.exists() or (log.exists() and log.stat().st_size > 0)
-    return path.exists() and not os.access(path.parent, os.W_OK) and not is_open
+    return path.exists() and not os.access(path.parent, os.W_OK) and not index.exists() and not _has_content(log)
+
+
+def _has_content(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except FileNotFoundError:  # whoever closes the database last removes its log
+        return False
 
 
 def _connected(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
