@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.predictor.features.layer_features import LayerFeatures, code_of, unfolds
+from harness.predictor.features.layer_features import LayerFeatures, code_of, multiplies_windows, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
@@ -79,6 +79,11 @@ class LayerArrays:
     def copies(self) -> Mask:
         """Whether the layer is a convolution whose windows a runtime copies before a product."""
         return np.array([unfolds(name) for name in self.operators], dtype=bool)
+
+    @property
+    def multiplies_windows(self) -> Mask:
+        """Whether the layer is a convolution that is a product of matrices for each group, see `multiplies_windows`."""
+        return np.array([multiplies_windows(name) for name in self.operators], dtype=bool)
 
     def without_copies(self) -> LayerArrays:
         """Return the layers as on a device that reads the windows of all convolutions in place."""
