@@ -16,7 +16,7 @@ _PLAIN = (
     *("result_elements", "is_channelwise"),
 )
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
-_DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
+_DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes", "unfolded_bytes", "copy_macs")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class LayerArrays:
     out_bytes: Floats
     weight_bytes: Floats
     moved_bytes: Floats
+    unfolded_bytes: Floats
+    copy_macs: Floats
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -88,7 +90,7 @@ class LayerArrays:
     def without_copies(self) -> LayerArrays:
         """Return the layers as on a device that reads the windows of all convolutions in place."""
         moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
-        return replace(self, moved_bytes=moved_bytes)
+        return replace(self, moved_bytes=moved_bytes, copy_macs=np.zeros(len(self)))
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""

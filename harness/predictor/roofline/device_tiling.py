@@ -127,6 +127,7 @@ class DeviceTiling:
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, or the pixels that a fold streams, (layers,)."""
         on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
+        on_map = np.where(arrays.multiplies_windows, 1.0, on_map)  # copied windows contain their padding
         own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
         steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
         return np.where(arrays.channelwise, own / self.depth, steps * on_map)
