@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from harness.array_types import Floats, Ints
 from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
 from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow

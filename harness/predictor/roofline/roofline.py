@@ -1,8 +1,8 @@
 """The roofline that a predictor corrects: launch, memory, weights, and the fastest of several tiled kernels.
 
     latency = launch + (kernel^p + memory^p + weights^p)^(1/p)
-    kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class; copying windows
-              for a product of each group counts as turns
+    kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
+              copying windows for a product of each group counts as turns
     memory  = bytes of activations * seconds_per_byte
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory
 
