@@ -30,7 +30,7 @@ _FASTEST, _SLOWEST = 0.95, 0.05
 _FOLD = 0.25
 _SAME_UNIT = 2.0
 """An operator runs on the unit of products if the logarithm of its fastest layer is within this of theirs."""
-ITERATIONS = 300
+ITERATIONS = 150
 _UNSURE = 1.0
 """The noise above which a layer shows no rate."""
 _KERNEL, _MEMORY = 0, 1
