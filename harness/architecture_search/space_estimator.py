@@ -25,7 +25,7 @@ from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.core_caches import cold_shares
+from harness.measure.core_caches import HELD_CACHES, cold_shares
 from harness.measure.noise.interruptions import lengthening
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedLayer, keyed
@@ -296,7 +296,7 @@ class WeightTables:
     def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
         """Return the tables; None where nothing is predicted, or latencies do not depend on caches.
 
-        Raises UnsupportedNetwork if positions share weights, so that their sizes do not add up.
+        Raises UnsupportedNetwork if positions share weights that may not fit, so that their sizes do not add up.
         """
         if table.loaded_predictor is None or table.cache_bytes is None:
             return None
@@ -307,7 +307,8 @@ class WeightTables:
             for at, size in enumerate(space.sizes)
         )
         found = cls(common, choices, table.cache_bytes, table.has_warm_layers)
-        found._check(space)
+        if common + sum(int(np.max(one)) for one in choices) > HELD_CACHES * table.cache_bytes:
+            found._check(space)
         return found
 
     def cold_shares(self, choices: Choices, warm_s: Floats) -> Floats:
