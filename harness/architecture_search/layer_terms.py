@@ -33,7 +33,7 @@ class Terms:
     `remainder_s` is the sum of the known layers. `spread_s2` is the variance that no other layer shares. `coverage`
     counts layers in the order of `COVERAGE_CLASSES`; `counts` are the numbers of sources of errors, and how often each
     occurs. `loads` are the layers in their order, where the device loads weights ahead: the number of each, and its
-    latency if it is predicted, else 0.
+    latency if it is predicted, else 0. During `loads_s`, predicted layers keep the memory busy with their weights.
     """
 
     remainder_s: float
@@ -41,6 +41,7 @@ class Terms:
     coverage: tuple[int, ...]
     counts: tuple[tuple[int, float], ...]
     loads: tuple[tuple[int, float], ...] = ()
+    loads_s: float = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -61,7 +62,7 @@ class ErrorSources:
 
     def terms(self, layers: Iterable[tuple[KeyedLayer, LookedUp]]) -> Terms:
         """Return the terms of some layers of a network, in their order."""
-        remainder_s = spread_s2 = 0.0
+        remainder_s = spread_s2 = loads_s = 0.0
         coverage: Counter[str] = Counter()
         counts: dict[int, float] = defaultdict(float)
         loads: list[tuple[int, float]] = []
@@ -82,10 +83,11 @@ class ErrorSources:
                 predicted = layer.predicted
                 prediction = self._predictions.setdefault(predicted.layer, predicted.prediction)
                 remainder_s += prediction.latency_s
+                loads_s += prediction.loads_s
                 counts[self._of_prediction(predicted.layer)] += 1.0
             loads += self._loads(keyed, layer)
         held = tuple(coverage[name] for name in COVERAGE_CLASSES)
-        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads))
+        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads), loads_s)
 
     def weight_loads(self) -> WeightLoads | None:
         """Return the loads of the layers by their numbers; None where they change no latency."""

@@ -92,8 +92,8 @@ class Training:
     def roofline(self) -> tuple[Roofline, FeatureMatrix, Floats]:
         """Return the roofline of all layers, their features, and logarithms of latency over roofline."""
         roofline = fit_roofline(self.arrays, self.latency_s, self.tiling, noise=self.noise)
-        columns, base = feature_matrix(self.arrays, roofline)
-        return roofline, columns, np.log(self.latency_s) - base
+        columns, terms = feature_matrix(self.arrays, roofline)
+        return roofline, columns, np.log(self.latency_s) - terms.latency
 
     def take(self, index: Ints) -> Training:
         """Return the layers at these positions."""
@@ -107,8 +107,8 @@ class Training:
         train = self.take(np.setdiff1d(np.arange(len(self.arrays)), index))
         roofline, columns, log_ratio = train.roofline()
         test = self.arrays.take(index)
-        test_columns, base = feature_matrix(test, roofline)
-        errors = {name: np.log(self.latency_s[index]) - base for name in WAYS}
+        test_columns, terms = feature_matrix(test, roofline)
+        errors = {name: np.log(self.latency_s[index]) - terms.latency for name in WAYS}
         spread = {name: np.zeros(index.size) for name in WAYS}
         for operator in sorted(set(test.operators)):
             own, asked = index_of(train.arrays, operator), index_of(test, operator)
