@@ -98,9 +98,7 @@ def ablation(rows: int) -> None:
         ("roofline without steps", NO_STEPS),
         ("roofline with steps", find_tiling(work, latency_s, 0)),
     ):
-        training = Training(
-            work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), np.ones(len(work)), steps, seed=0
-        )
+        training = Training(work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), steps, seed=0)
         roofline, columns, log_ratio = training.roofline()
         asked_columns, terms = feature_matrix(asked, roofline)
         for way, grow in WAYS.items():

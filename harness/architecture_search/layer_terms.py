@@ -22,8 +22,9 @@ from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.weight_loads import WeightLoads
 from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
 
-_DISPLACED = 0
-"""The source of errors of entries that the table also lists in a neighbourhood; it counts seconds."""
+_DISPLACED, _CHAINED = 0, 1
+"""The sources of errors of entries that the table also lists in a neighbourhood, and of predictions; they count
+seconds."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ErrorSources:
         self._predicted: dict[LayerFeatures, int] = {}
         self._predictions: dict[LayerFeatures, LayerPrediction] = {}
         self._loading: dict[LayerFeatures, int] = {}
-        self._number = _DISPLACED + 1
+        self._number = _CHAINED + 1
 
     def terms(self, layers: Iterable[tuple[KeyedLayer, LookedUp]]) -> Terms:
         """Return the terms of some layers of a network, in their order."""
@@ -85,6 +86,8 @@ class ErrorSources:
                 remainder_s += prediction.latency_s
                 loads_s += prediction.loads_s
                 counts[self._of_prediction(predicted.layer)] += 1.0
+                if self._table.chain_error:
+                    counts[_CHAINED] += prediction.latency_s
             loads += self._loads(keyed, layer)
         held = tuple(coverage[name] for name in COVERAGE_CLASSES)
         return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads), loads_s)
@@ -106,6 +109,7 @@ class ErrorSources:
         """Return the matrix of the quadratic form, in s²."""
         found = np.zeros((self._number, self._number))
         found[_DISPLACED, _DISPLACED] = self._table.displacement**2
+        found[_CHAINED, _CHAINED] = self._table.chain_error**2
         if self._entries:
             at = np.array([*self._entries.values()])
             found[np.ix_(at, at)] = self._of_entries(np.array([*self._entries]))

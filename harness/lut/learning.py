@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.lut.chain_rows import ChainRow
@@ -30,16 +29,14 @@ def learn_predictor(
 ) -> bytes:
     """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from.
 
-    `chains` show what networks leave of the latency of their layers, of which estimates subtract the rest.
+    `chains` name the layers whose neighbourhoods are those of chains.
     """
     examples = tuple(training_examples(entries, chains))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
-    from harness.lut.weights_ahead import left_in_networks
     from harness.predictor.fit import fit_predictor  # loads an optimiser
 
-    left = partial(left_in_networks, {entry.place: entry for entry in entries}, chains)
-    return fit_predictor(examples, left_in_networks=left, progress=progress).content
+    return fit_predictor(examples, progress=progress).content
 
 
 def training_examples(entries: Sequence[Entry], chains: Sequence[ChainRow] = ()) -> Iterator[TrainingExample]:

@@ -48,7 +48,7 @@ class HeldOutPredictions:
 
     `errors` are log latency - log prediction by way of correcting, and `spread` likewise, for the ways tried for a
     layer's operator; `beyond` and `classes` are those of `Hull.locate`. `sources` are the networks that the layers were
-    held out with, "" for random layers. Predictions of layers in networks are without the loads that the networks hide.
+    held out with, "" for random layers.
     """
 
     index: Ints
@@ -77,15 +77,13 @@ class HeldOutPredictions:
 class Training:
     """Measured layers with the tiling of their device.
 
-    `latency_s`, `noise`, the relative standard error, and `left`, the share of the latency that the networks of each
-    leave, are (layers,); `sources` names these networks.
+    `latency_s` and `noise`, the relative standard error, are (layers,); `sources` names the networks of each.
     """
 
     arrays: LayerArrays
     latency_s: Floats
     noise: Floats
     sources: tuple[frozenset[str], ...]
-    left: Floats
     tiling: DeviceTiling
     seed: int
 
@@ -98,7 +96,7 @@ class Training:
     def take(self, index: Ints) -> Training:
         """Return the layers at these positions."""
         sources = tuple(self.sources[place] for place in index)
-        known = (self.latency_s[index], self.noise[index], sources, self.left[index])
+        known = (self.latency_s[index], self.noise[index], sources)
         return Training(self.arrays.take(index), *known, self.tiling, self.seed)
 
     def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
@@ -119,8 +117,7 @@ class Training:
         with np.errstate(divide="ignore"):  # a view has no least latency
             low, high = np.log(np.stack(bounds_of(train.arrays, train.latency_s, train.noise).of(test)))
         known = np.log(self.latency_s[index])
-        left = np.where([bool(source) for source in part.sources], np.log(self.left[index]), 0.0)
-        errors = {name: known - left - np.clip(known - error, low, high) for name, error in errors.items()}
+        errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
         return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
 
