@@ -109,7 +109,7 @@ class ErrorSources:
         """Return the matrix of the quadratic form, in s²."""
         found = np.zeros((self._number, self._number))
         found[_DISPLACED, _DISPLACED] = self._table.displacement**2
-        found[_CHAINED, _CHAINED] = self._table.chain_error**2
+        found[_CHAINED, _CHAINED] = self._table.chain_error**2 if self._predicted else 0.0
         if self._entries:
             at = np.array([*self._entries.values()])
             found[np.ix_(at, at)] = self._of_entries(np.array([*self._entries]))

@@ -85,7 +85,8 @@ class LayerSum:
         variance_s2 = _variance(table, found)
         predicted = [one.predicted for one in layers if one.predicted is not None]
         variance_s2 += stderr_of_sum([one.layer for one in predicted], [one.prediction for one in predicted]) ** 2
-        variance_s2 += (table.chain_error * sum(one.latency_s for one in predicted)) ** 2
+        if predicted:  # the predictor is loaded only for layers that need it
+            variance_s2 += (table.chain_error * sum(one.latency_s for one in predicted)) ** 2
         # The displacement of large tables takes long.
         variance_s2 += (table.displacement * aside_s) ** 2 if aside_s else 0.0
         estimates = tuple(one.estimate for one in layers)
