@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
@@ -76,12 +77,13 @@ class ChainOutline:
 
 
 class Planner:
-    """Plans a network on a machine by one of ASSUMPTIONS; every chain uses the best of `budgets`."""
+    """Plans a graph on a machine by one of ASSUMPTIONS, the first at first.
 
-    def __init__(
-        self, graph: Graph, machine: Machine, options: Options, externals: Externals, budgets: tuple[MemoryBudget, ...]
-    ) -> None:
-        self._graph, self._machine, self._options, self._budgets = graph, machine, options, budgets
+    Where features and weights share one buffer, every chain divides it in the way that is fastest for that chain.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
+        self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates(machine, options)
         self._keys = ChainKeys(graph, externals, self._shared.number)
@@ -118,7 +120,7 @@ class Planner:
 
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
-        return self._joined(range(len(self._graph.layers) + 1), 0)
+        return self._joined(range(len(self.graph.layers) + 1), 0)
 
     def longer(self, chains: Sequence[Decision]) -> ChainOutline:
         """Return these chains, those in one pass joined to more than MAX_CHAIN layers as long as that is faster."""
@@ -149,7 +151,7 @@ class Planner:
         for start, end in itertools.pairwise(ends):
             estimate = self._estimated(start, end)
             if estimate is None:
-                raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in the chain that ends there")
+                raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in the chain that ends there")
             result = result.extended(estimate, end)
         return result
 
@@ -189,7 +191,7 @@ class Planner:
         return candidates
 
     def _singly_ps(self, start: int, end: int) -> int | None:
-        if end - start == 1 or self._options.chains != "auto":
+        if end - start == 1 or self.options.chains != "auto":
             return None
         try:
             estimates = [self._estimated(place, place + 1) for place in range(start, end)]
@@ -199,7 +201,7 @@ class Planner:
 
     def whole(self) -> Decision:
         """Return the best way to run all layers as one chain; raises DoesNotFit if there is none."""
-        count = len(self._graph.layers)
+        count = len(self.graph.layers)
         try:
             if self.is_chain(0, count):
                 return self.decide(0, count)
@@ -226,12 +228,12 @@ class Planner:
             if idle == _PATIENCE:
                 break
         if found is None:
-            raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in any chain")
+            raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in any chain")
         return found
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._keys.key(start, end), start == 0, end == len(self._graph.layers)
+        key = self._keys.key(start, end), start == 0, end == len(self.graph.layers)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]
@@ -243,7 +245,7 @@ class Planner:
             wider = self._wider[key]
             if all(one.fits(self._budgets[0].reserved_bytes) for one in wider):
                 return wider
-        exact = self._keys.exact(start, end), start == 0, end == len(self._graph.layers)
+        exact = self._keys.exact(start, end), start == 0, end == len(self.graph.layers)
         found = []
         for budget in self._budgets:
             search = functools.partial(self._searched, budget, start, end)
@@ -268,11 +270,11 @@ class Planner:
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""
-        return tuple(one.between(start == 0, end == len(self._graph.layers)) for one in ASSUMPTIONS)
+        return tuple(one.between(start == 0, end == len(self.graph.layers)) for one in ASSUMPTIONS)
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""
-        if self._options.single_layers:
+        if self.options.single_layers:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 
@@ -286,16 +288,16 @@ class Planner:
         return self._allowed[start, end]
 
     def _reads_apart(self, start: int, end: int) -> bool:
-        if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
+        if end - start > 1 and any(layer.index in self.graph.sliced for layer in self.graph.layers[start:end]):
             return False
-        for place, layer in enumerate(self._graph.layers[start:end], start):
+        for place, layer in enumerate(self.graph.layers[start:end], start):
             for index, view in enumerate(layer.reads):
                 writers = self._writers.get(view.value, ())
                 inside = [writer for writer in writers if start <= writer < place]
                 elsewhere = len(inside) < len(writers) or view.value in self._apart
                 if inside and (reads_outside(layer, index) or elsewhere):
                     needed = view.value_region
-                    outputs = [self._graph.layers[writer].output for writer in inside]
+                    outputs = [self.graph.layers[writer].output for writer in inside]
                     if any(overlap(needed, output.value_region) for output in outputs):
                         return False
         return True
@@ -308,9 +310,9 @@ class Planner:
 
     def _found_chain(self, start: int, end: int) -> Chain:
         layers = []
-        for layer in self._graph.layers[start:end]:
+        for layer in self.graph.layers[start:end]:
             name = layer.output.value
-            if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
+            if name not in self.graph.foreign and all(start <= writer < end for writer in self._writers[name]):
                 layers.append(layer)
             else:
                 if layer.index not in self._parts:
@@ -320,11 +322,19 @@ class Planner:
         stored = frozenset(
             layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
         )
-        return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
+        return Chain(with_sampled_reads(layers, self.graph.values, self._machine), stored)
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
-        return outside or self._graph.values[name].is_output or name in self._graph.shared
+        return outside or self.graph.values[name].is_output or name in self.graph.shared
+
+
+def _budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
+    """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
+    if not machine.shared_buffer:
+        return (MemoryBudget(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
+    sizes = [aligned_down(machine.nb_bytes * quarters // 4) for quarters in range(1, 4)]
+    return tuple(MemoryBudget(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)
 
 
 def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
