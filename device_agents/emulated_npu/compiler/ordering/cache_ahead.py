@@ -31,8 +31,7 @@ def bring_weights_ahead(
 ) -> list[Item] | None:
     """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
 
-    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
-    no weights pass through the cache.
+    The way that ends first counts; None if no weights pass through the cache.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
@@ -44,12 +43,11 @@ def bring_weights_ahead(
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
     found = []
-    for own_queue in (False, True) if machine.llc_queue_depth else (False,):
-        for wanted in (loads, late):
-            walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
-            walked = walk.run(conflicts)
-            if walk.is_changed:
-                found.append(walked)
+    for wanted in (loads, late):
+        walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs)
+        walked = walk.run(conflicts)
+        if walk.is_changed:
+            found.append(walked)
     return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
 
 
@@ -122,10 +120,7 @@ class _Ahead:
 class _Walk:
     """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
 
-    def __init__(
-        self, commands: Sequence[Command], loads: Sequence[int], room: _CacheSpace, costs: CostModel, own_queue: bool
-    ) -> None:
-        self._own_queue = own_queue
+    def __init__(self, commands: Sequence[Command], loads: Sequence[int], room: _CacheSpace, costs: CostModel) -> None:
         self._commands, self._loads, self._room, self._costs = commands, loads, room, costs
         self._turn = 0
         self._ahead: dict[int, _Ahead] = {}
@@ -202,7 +197,7 @@ class _Walk:
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
         cached, first = plain_bytes(Space.SB, target, there), plain_bytes(Space.LLC, ahead.address, there)
-        parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
+        parts = [replace(command, target=cached, first=first)]
         if rest_bytes:
             first = plain_bytes(Space.DDR, source + there, rest_bytes)
             parts.append(replace(command, target=plain_bytes(Space.SB, target + there, rest_bytes), first=first))

@@ -15,9 +15,6 @@ from device_agents.emulated_npu.compiler.ordering.hazards import CACHED_LOAD, LO
 from device_agents.emulated_npu.unit_commands import Command
 
 
-_UNKNOWN = -1
-
-
 class Filled(NamedTuple):
     """The positions of commands by start, and the end of all."""
 
@@ -75,66 +72,71 @@ class _Schedule:
         behind_ps: Sequence[int],
     ) -> None:
         self._conflicts, self._durations, self._behind = conflicts, durations_ps, behind_ps
-        self._waiting: list[list[int]] = [[] for _ in (*LOADS, *STORES, *UNITS)]
+        self._streams: list[list[int]] = [[] for _ in (*LOADS, *STORES, *UNITS)]
         for position, stream in enumerate(streams):
-            self._waiting[stream].append(position)
-        for waiting in self._waiting:
+            self._streams[stream].append(position)
+        for waiting in self._streams:
             waiting.reverse()  # the next command is the last
-        self._transfers = [stream for stream in (*LOADS, *STORES) if self._waiting[stream]]
-        self._units = [stream for stream in UNITS if self._waiting[stream]]
-        self._ready = [_UNKNOWN] * len(self._waiting)  # by stream: when all that its next command follows has ended
-        self._free = [0] * len(self._waiting)
-        self._ends = [_UNKNOWN] * len(streams)
+        self._transfers = [stream for stream in (*LOADS, *STORES) if self._streams[stream]]
+        self._ready = [-1] * len(self._streams)  # when everything before its next command has ended, once that is known
+        self._ends = [-1] * len(streams)
+        self._transfers_free = [0, 0]  # of the IO queue, and of the LLC queue
+        self._unit_free = dict.fromkeys(UNITS, 0)
         self._starts: list[tuple[int, int]] = []
 
     def run(self, delay: float) -> Filled:
         """Place all commands."""
         while True:
-            while any([self._compute(unit) for unit in self._units]):
-                pass
-            ready = [stream for stream in self._transfers if self._is_ready(stream)]
+            self._compute()
+            ready = [found for found in map(self._next_transfer, self._transfers) if found is not None]
             if not ready:
                 break
-            stream = min(ready, key=self._urgency)
-            queue = [other for other in ready if (other >= CACHED_LOAD) is (stream >= CACHED_LOAD)]
-            first = min(queue, key=lambda other: self._waiting[other][-1])
-            start, duration = self._start(stream), self._durations[self._waiting[stream][-1]]
-            chosen = stream if start + duration <= self._start(first) + delay * duration else first
-            end = self._place(chosen)
-            for other in (*LOADS, *STORES):
-                if (other >= CACHED_LOAD) is (chosen >= CACHED_LOAD):
-                    self._free[other] = end
+            start, position, stream = min(ready, key=lambda found: (found[0], -self._behind[found[1]], found[1]))
+            cached = stream >= CACHED_LOAD
+            rivals = [found for found in ready if (found[2] >= CACHED_LOAD) is cached]
+            first_start, _, first_stream = min(rivals, key=lambda found: found[1])
+            end = start + self._durations[position]
+            if end > first_start + delay * self._durations[position]:
+                start, stream = first_start, first_stream
+            self._transfers_free[cached] = self._place(stream, start)
         order = [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
         return Filled(max(self._ends, default=0), order)
 
-    def _compute(self, unit: int) -> bool:
-        """Place the computes of a unit whose operands are placed; return whether there are any."""
-        count = len(self._starts)
-        while self._is_ready(unit):
-            self._free[unit] = self._place(unit)
-        return len(self._starts) > count
+    def _compute(self) -> None:
+        """Place all computes whose operands are placed."""
+        progress = True
+        while progress:
+            progress = False
+            for unit in UNITS:
+                while (found := self._next(unit, self._unit_free[unit])) is not None:
+                    self._unit_free[unit] = self._place(unit, found[0])
+                    progress = True
 
-    def _is_ready(self, stream: int) -> bool:
-        """Return whether everything is placed that the next command of a stream follows."""
-        if self._ready[stream] == _UNKNOWN and self._waiting[stream]:
-            ends = [self._ends[before] for before in self._conflicts[self._waiting[stream][-1]] if before >= 0]
-            if _UNKNOWN not in ends:
-                self._ready[stream] = max(ends, default=0)
-        return self._ready[stream] != _UNKNOWN
+    def _next_transfer(self, stream: int) -> tuple[int, int, int] | None:
+        return self._next(stream, self._transfers_free[stream >= CACHED_LOAD])
 
-    def _start(self, stream: int) -> int:
-        """Return when the next command of a stream, which is ready, can start."""
-        return max(self._free[stream], self._ready[stream])
+    def _next(self, stream: int, free: int) -> tuple[int, int, int] | None:
+        """Return start, position and stream of the next command of a stream, if everything before it is placed."""
+        if not self._streams[stream]:
+            return None
+        position = self._streams[stream][-1]
+        start = self._ready[stream]
+        if start < 0:
+            start = 0
+            for before in self._conflicts[position]:
+                if before >= 0:
+                    end = self._ends[before]
+                    if end < 0:
+                        return None
+                    if end > start:
+                        start = end
+            self._ready[stream] = start
+        return (start if start > free else free), position, stream
 
-    def _urgency(self, stream: int) -> tuple[int, int, int]:
-        """Return a key that is smallest for the transfer that runs first."""
-        position = self._waiting[stream][-1]
-        return self._start(stream), -self._behind[position], position
-
-    def _place(self, stream: int) -> int:
-        """Place the next command of a stream, which is ready, and return its end."""
-        start, position = self._start(stream), self._waiting[stream].pop()
+    def _place(self, stream: int, start: int) -> int:
+        """Place the next command of a stream and return its end."""
+        position = self._streams[stream].pop()
+        self._ready[stream] = -1
         self._starts.append((start, position))
-        self._ready[stream] = _UNKNOWN
         self._ends[position] = end = start + self._durations[position]
         return end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -104,7 +104,7 @@ def order(
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         in_place = [item for item in best.items if isinstance(item, Command)]
         ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
-        best = _faster([best], [] if ahead is None else [clock.ordered(ahead)])
+        best = best if ahead is None else _faster(best, clock.ordered(ahead))
     alike = [each.items for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
     return best._replace(alike=[items for items in alike if items is not best.items])
 
@@ -120,17 +120,15 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
 
 def _by_place_or_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
     found = clock.conflicts(commands)
-    return _faster(_by_place(commands, found, clock), _by_time(commands, found, clock, shared))
+    by_place = min(_by_place(commands, found, clock), key=itemgetter(0))
+    return _faster(by_place, _by_time(commands, found, clock, shared))
 
 
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
-    early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=clock.memory_of)
-    ways = [(early, clock.in_order(early, clock.conflicts(early).all, range(len(early))))]
+    ways = []
     for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
-        found = clock.conflicts(both)
-        in_place = clock.in_order(both, found.all, range(len(both)))
-        ways.append((both, _faster([in_place], _by_time(both, found, clock, shared))))
+        ways.append((both, _by_time(both, clock.conflicts(both), clock, shared)))
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 
@@ -197,11 +195,9 @@ class _Clock:
         return [self.costs.duration_ps(command) for command in commands]
 
 
-def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
-    """Return the fastest order; one by time must be worth its instructions."""
-    best = min(by_place, key=itemgetter(0))
-    faster = min(by_time, key=itemgetter(0), default=best)
-    return faster if faster.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
+def _faster(best: Ordered, by_time: Ordered) -> Ordered:
+    """Return the faster of two orders; one by time must be worth its instructions."""
+    return by_time if by_time.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
 
 
 def _is_of_cache(command: Command) -> bool:
@@ -218,7 +214,7 @@ def _by_place(commands: Sequence[Command], found: _Found, clock: _Clock) -> list
     return [clock.in_order(commands, found.all, order) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: Container[int]) -> list[Ordered]:
+def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: Container[int]) -> Ordered:
     """Return the best order by time, with weights that arrive early.
 
     Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
@@ -234,7 +230,7 @@ def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: 
         gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
         ways = (fill_gaps(own, within, times, delay, urgent_first=urgent) for delay, urgent in gaps)
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
-    return [clock.in_order(spread, conflicts, order)]
+    return clock.in_order(spread, conflicts, order)
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:

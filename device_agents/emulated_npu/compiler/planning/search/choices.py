@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
@@ -16,14 +16,13 @@ class Assumption:
 
     `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
     choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
-    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work. With `few`, ways
-    that hardly cost more are better in fewer passes: predictions do not know of waits between passes.
+    doubt. With `few`, ways that hardly take longer are better in fewer passes: predictions do not know of waits between
+    passes.
     """
 
     before: float
     after: float
     trusting: bool
-    busy: bool = False
     few: bool = False
 
     def between(self, is_first: bool, is_last: bool) -> Assumption:
@@ -36,21 +35,16 @@ class Assumption:
         """Return the time of chains in sequence."""
         return sum(each.beside_ps(self.before, self.after) for each in times)
 
-    def cost_ps(self, times: Sequence[QueueTimes]) -> int:
-        """Return the cost that the search minimises: the time of chains, or the mean of the work of both queues."""
-        return sum(each.io_ps + each.cp_ps for each in times) // 2 if self.busy else self.predicted_ps(times)
-
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
-        """Return the plan that costs least."""
+        """Return the plan that takes the shortest time."""
         trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: self.cost_ps([each.times]))
+        return min(trusted, key=lambda each: self.predicted_ps([each.times]))
 
 
 ASSUMPTIONS = (
     Assumption(0.0, 0.0, False),
     Assumption(0.0, 0.0, True),
     Assumption(0.5, 0.5, True, few=True),
-    Assumption(0.5, 0.5, True, busy=True),
 )
 """The assumptions that are tried; the formula then says which fits the network."""
 
@@ -71,17 +65,16 @@ class ChainCandidate:
     def chosen(self, assumption: Assumption) -> Choice:
         """Return the choice that it is under an assumption."""
         estimate = estimate_of(self.timed, self.budget, assumption)
-        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps, estimate.cost_ps)
+        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to run some layers, as one chain or several in sequence, with its predicted time and its cost."""
+    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
 
     label: str
     chains: tuple[ChainPlan, ...]
     predicted_ps: int
-    cost_ps: int
 
     @property
     def passes(self) -> int:
@@ -96,10 +89,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their budget."""
+    """Time of some layers as one chain, the bytes that they need, and those of NB in their budget."""
 
     predicted_ps: int
-    cost_ps: int
     nb_bytes: int
     halo_bytes: int
     room_bytes: int
@@ -109,15 +101,14 @@ class ChainEstimate:
         return self.halo_bytes <= reserved_bytes <= self.room_bytes - self.nb_bytes
 
 
-def estimate_of(chains: Sequence[TimedPlan], budget: MemoryBudget, assumption: Assumption) -> ChainEstimate:
+def estimate_of(timed: Iterable[TimedPlan], budget: MemoryBudget, assumption: Assumption) -> ChainEstimate:
     """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
-    plans = [each.plan for each in chains]
-    times = [each.times for each in chains]
+    chains = tuple(timed)
+    plans, times = [each.plan for each in chains], [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= budget.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    predicted_ps, cost_ps = assumption.predicted_ps(times), assumption.cost_ps(times)
-    return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, budget.nb_bytes)
+    return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, budget.nb_bytes)
 
 
 def computes_halo_again(plan: ChainPlan) -> bool:

@@ -14,8 +14,6 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
-_SHORT = 24
-"""Layers of a graph that is tried as one chain."""
 _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
@@ -29,30 +27,13 @@ def decide(planner: Planner) -> tuple[Decision, ...]:
 
 
 def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
-
-    Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
-    """
+    """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit."""
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
-    for decisions in _alternatives(planner):
+    for decisions in _decided(planner, range(len(ASSUMPTIONS))):
         chains = tuple(decision.chains for decision in decisions)
         if chains not in seen:
             seen.append(chains)
             yield decisions
-
-
-def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
-    found = _decided(planner, range(len(ASSUMPTIONS)))
-    yield from found
-    for place, decisions in enumerate(found):
-        with contextlib.suppress(DoesNotFit):
-            within = planner.assuming(place).within(_halo_bytes(decisions))
-            ends = within.longer(decisions).ends
-            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
-    count = len(planner.graph.layers)
-    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
-        with contextlib.suppress(DoesNotFit):
-            yield (planner.whole(),)
 
 
 def other_chains(
@@ -60,8 +41,9 @@ def other_chains(
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
     """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
-    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
-    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
+    Each comes with where its new chains begin and end; those that are estimated to gain most come first. Before them
+    come chains in one pass that are joined to longer ones than are searched first. All have the halo buffer of these
+    chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
     the options fix chains.
     """
     options = planner.options
@@ -69,6 +51,10 @@ def other_chains(
         return
     planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
+    with contextlib.suppress(DoesNotFit):
+        ends = within.longer(decisions).ends
+        if ends not in tried and len(ends) <= len(decisions):
+            yield ends, tuple([within.decide(*chain) for chain in itertools.pairwise(ends)])
     found: list[tuple[int, int, int, tuple[int, ...]]] = []
     for place in range(len(decisions)):
         for count, ends, close in _changes(decisions[place : place + 2]):
@@ -134,7 +120,7 @@ def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) 
             problems.append(error.with_traceback(None))
     if not found:
         raise problems.pop(0)
-    outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
+    outline, chosen = min(found, key=lambda pair: pair[0].predicted_ps)
     return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
 
