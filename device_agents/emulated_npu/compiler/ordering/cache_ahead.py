@@ -31,7 +31,7 @@ def bring_weights_ahead(
 ) -> list[Item] | None:
     """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
 
-    The way that ends first counts; None if no weights pass through the cache.
+    The way that ends first counts; None if no way through the cache ends earlier than these commands.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
@@ -46,7 +46,7 @@ def bring_weights_ahead(
     for wanted in (loads, late):
         walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs)
         walked = walk.run(conflicts)
-        if walk.is_changed:
+        if walk.is_changed and walked[0] < max(timeline.ends_ps):
             found.append(walked)
     return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
 

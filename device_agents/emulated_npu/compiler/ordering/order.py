@@ -21,7 +21,6 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     Conflicts,
     dependencies,
     in_order,
-    joined,
     latest_of,
     stream_of,
 )
@@ -36,8 +35,8 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Item, Qu
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
-_WORTH_BY_TIME = 0.995
-"""An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
+_WORTH_THE_CACHE = 0.995
+"""How much faster weights through the cache must be: more transfers take more instructions."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
@@ -46,8 +45,6 @@ _SHORT_ITEMS = 400
 """Items of a program whose orders are compared with the time of instructions."""
 _ABOUT = 1.05
 """How much longer such an order may take by the formula."""
-_SB = (Space.SB,)
-_OUTSIDE_SB = tuple(space for space in Space if space is not Space.SB)
 _MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
@@ -91,20 +88,21 @@ def order(
         return _fenced(own, clock, hoist=options.reorder)
     if not options.reorder:
         return clock.ordered(synchronise(own, clock.memory_of))
-    chosen, best = commands, _by_place_or_time(commands, clock, shared)
+    chosen, best = commands, _by_time(commands, clock, shared)
     if machine.vfu_queue_depth:
         overlapped, fastest = _overlapped(own, clock, shared)
         if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _by_place_or_time(apart, clock, shared)
+        beside = _by_time(apart, clock, shared)
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         in_place = [item for item in best.items if isinstance(item, Command)]
         ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
-        best = best if ahead is None else _faster(best, clock.ordered(ahead))
+        through = best if ahead is None else clock.ordered(ahead)
+        best = through if through.predicted_ps < _WORTH_THE_CACHE * best.predicted_ps else best
     alike = [each.items for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
     return best._replace(alike=[items for items in alike if items is not best.items])
 
@@ -118,17 +116,11 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
     return clock.ordered(fence_between_layers(synchronise(flat, clock.memory_of)))
 
 
-def _by_place_or_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
-    found = clock.conflicts(commands)
-    by_place = min(_by_place(commands, found, clock), key=itemgetter(0))
-    return _faster(by_place, _by_time(commands, found, clock, shared))
-
-
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
     ways = []
     for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
-        ways.append((both, _by_time(both, clock.conflicts(both), clock, shared)))
+        ways.append((both, _by_time(both, clock, shared)))
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 
@@ -144,13 +136,6 @@ def _overlapping(own: Sequence[Command], durations_ps: Sequence[int], memory_of:
         if both not in found:
             found.append(both)
     return found
-
-
-class _Found(NamedTuple):
-    """Conflicts of commands: all, and those that stay if weights go to other addresses in SB."""
-
-    all: Sequence[Conflicts]
-    outside_sb: Sequence[Conflicts]
 
 
 class _Clock:
@@ -175,29 +160,14 @@ class _Clock:
         ordered = self.ordered(synchronised([commands[position] for position in order], found))
         return ordered._replace(conflicts=found)
 
-    def conflicts(self, commands: Sequence[Command]) -> _Found:
-        """Return the conflicts of commands."""
-        if self.machine.shared_buffer:
-            together = dependencies(commands, self.memory_of)
-            return _Found(together, together)
-        outside = dependencies(commands, spaces=_OUTSIDE_SB)
-        return _Found(joined((outside, dependencies(commands, spaces=_SB))), outside)
-
-    def spread(self, commands: Sequence[Command], found: _Found) -> tuple[Sequence[Command], Sequence[Conflicts]]:
+    def spread(self, commands: Sequence[Command]) -> tuple[Sequence[Command], Sequence[Conflicts]]:
         """Return the commands with addresses in SB that let weights arrive early, and their conflicts."""
-        if self.machine.shared_buffer:
-            return commands, found.all
-        moved = spread_weights(commands, self.machine.sb_bytes)
-        return moved, joined((found.outside_sb, dependencies(moved, spaces=_SB)))
+        moved = commands if self.machine.shared_buffer else spread_weights(commands, self.machine.sb_bytes)
+        return moved, dependencies(moved, self.memory_of)
 
     def durations_ps(self, commands: Sequence[Command]) -> list[int]:
         """Return the times of commands."""
         return [self.costs.duration_ps(command) for command in commands]
-
-
-def _faster(best: Ordered, by_time: Ordered) -> Ordered:
-    """Return the faster of two orders; one by time must be worth its instructions."""
-    return by_time if by_time.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
 
 
 def _is_of_cache(command: Command) -> bool:
@@ -208,19 +178,13 @@ def _is_of_cache(command: Command) -> bool:
     return Space.LLC in spaces and Space.DDR not in spaces
 
 
-def _by_place(commands: Sequence[Command], found: _Found, clock: _Clock) -> list[Ordered]:
-    """Return orders in which loads are hoisted, and in which nothing moves."""
-    early = hoisted(commands, found.all, window=_HOIST_WINDOW)
-    return [clock.in_order(commands, found.all, order) for order in (early, range(len(commands)))]
-
-
-def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: Container[int]) -> Ordered:
+def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
     """Return the best order by time, with weights that arrive early.
 
     Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
     and time orders those between two messages.
     """
-    spread, conflicts = clock.spread(commands, found)
+    spread, conflicts = clock.spread(commands)
     durations = clock.durations_ps(spread)
     order: list[int] = []
     for part in _between_messages(spread, conflicts):
