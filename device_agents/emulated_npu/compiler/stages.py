@@ -82,6 +82,8 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
+    if (longer := predictor.longer(best.division.graph, best.decisions)) is not None:
+        best = min(best, schedule(best.division.graph, longer), key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:

@@ -31,7 +31,8 @@ def bring_weights_ahead(
 ) -> list[Item] | None:
     """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
 
-    The way that ends first counts; None if no way through the cache ends earlier than these commands.
+    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
+    no way through the cache ends earlier than these commands.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
@@ -43,8 +44,9 @@ def bring_weights_ahead(
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
     found = []
-    for wanted in (loads, late):
-        walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs)
+    ways = itertools.product((loads, late), (False, True) if machine.llc_queue_depth else (False,))
+    for wanted, own_queue in ways:
+        walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
         walked = walk.run(conflicts)
         if walk.is_changed and walked[0] < max(timeline.ends_ps):
             found.append(walked)
@@ -120,7 +122,10 @@ class _Ahead:
 class _Walk:
     """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
 
-    def __init__(self, commands: Sequence[Command], loads: Sequence[int], room: _CacheSpace, costs: CostModel) -> None:
+    def __init__(
+        self, commands: Sequence[Command], loads: Sequence[int], room: _CacheSpace, costs: CostModel, own_queue: bool
+    ) -> None:
+        self._own_queue = own_queue
         self._commands, self._loads, self._room, self._costs = commands, loads, room, costs
         self._turn = 0
         self._ahead: dict[int, _Ahead] = {}
@@ -197,7 +202,7 @@ class _Walk:
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
         cached, first = plain_bytes(Space.SB, target, there), plain_bytes(Space.LLC, ahead.address, there)
-        parts = [replace(command, target=cached, first=first)]
+        parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
         if rest_bytes:
             first = plain_bytes(Space.DDR, source + there, rest_bytes)
             parts.append(replace(command, target=plain_bytes(Space.SB, target + there, rest_bytes), first=first))

@@ -56,9 +56,9 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
         return
     _check_cover(compiled)
     for decision in compiled.decisions:
-        best = min((decision.chosen, *decision.others), key=lambda choice: choice.predicted_ps)
+        best = min((decision.chosen, *decision.others), key=lambda choice: choice.cost_ps)
         more = (1.01 if best.overlaps else 1.02) if decision.chosen.passes < best.passes else 1
-        assert decision.chosen.predicted_ps <= more * best.predicted_ps
+        assert decision.chosen.cost_ps <= more * best.cost_ps
     for plan in compiled.plans:
         assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
         assert plan.sb_bytes <= compiled.machine.sb_bytes

@@ -64,16 +64,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class ChainOutline:
-    """The ends of chains before their plans are decided, with their estimated time and halo buffer."""
+    """The ends of chains before their plans are decided, with their estimated cost and halo buffer."""
 
-    predicted_ps: int
+    cost_ps: int
     halo_bytes: int
     ends: tuple[int, ...]
 
     def extended(self, estimate: ChainEstimate, end: int) -> ChainOutline:
         """Return the outline with one more chain, up to `end`."""
         halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
-        return ChainOutline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
+        return ChainOutline(self.cost_ps + estimate.cost_ps, halo_bytes, (*self.ends, end))
 
 
 class Planner:
@@ -127,7 +127,7 @@ class Planner:
         ends = (0, *(chain.end for chain in chains))
         several = [chain.end for chain in chains if chain.chosen.passes > 1]
         found = self.outlined(ends)
-        while (longer := self._joined(found.ends, MAX_CHAIN, several)).predicted_ps < found.predicted_ps:
+        while (longer := self._joined(found.ends, MAX_CHAIN, several)).cost_ps < found.cost_ps:
             found = longer
         return found
 
@@ -165,12 +165,8 @@ class Planner:
         if (start, end) not in self._candidates:
             self._candidates[start, end] = self._all_candidates(self._chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
-        candidates = [
-            candidate for candidate in self._candidates[start, end] if assumption.trusting or not candidate.doubtful
-        ]
-        choices = sorted(
-            (candidate.chosen(assumption) for candidate in candidates), key=lambda choice: choice.predicted_ps
-        )
+        candidates = (each for each in self._candidates[start, end] if assumption.trusting or not each.doubtful)
+        choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
         close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
@@ -223,9 +219,9 @@ class Planner:
             if estimate is None:
                 break
             candidate = best[start].extended(estimate, end)
-            lost_ps = 0 if found is None else candidate.predicted_ps - found.predicted_ps
-            idle += lost_ps > _NEAR * estimate.predicted_ps
-            if found is None or candidate.predicted_ps < found.predicted_ps:
+            lost_ps = 0 if found is None else candidate.cost_ps - found.cost_ps
+            idle += lost_ps > _NEAR * estimate.cost_ps
+            if found is None or candidate.cost_ps < found.cost_ps:
                 found, idle = candidate, 0
             if idle == _PATIENCE:
                 break
@@ -258,8 +254,10 @@ class Planner:
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
             room_bytes = min(budget.nb_bytes for budget in self._budgets)
-            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
-        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+            return (ChainEstimate(chosen.predicted_ps, chosen.cost_ps, nb_bytes, halo_bytes, room_bytes),) * len(
+                ASSUMPTIONS
+            )
+        return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
         """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
@@ -342,5 +340,5 @@ def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
 
     Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
     """
-    alike = (choice for choice in choices if choice.predicted_ps <= close * choices[0].predicted_ps)
+    alike = (choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps)
     return min(alike, key=lambda choice: choice.passes)

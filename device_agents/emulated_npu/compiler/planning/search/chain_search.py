@@ -64,7 +64,7 @@ class ChainSearch:
                 problems.append(error.with_traceback(None))
         if problems and not found:
             raise problems.pop()
-        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+        return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def candidates(self, chain: Chain, budget: MemoryBudget) -> Iterator[ChainCandidate]:
         """Yield all ways around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""

@@ -16,13 +16,14 @@ class Assumption:
 
     `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
     choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
-    doubt. With `few`, ways that hardly take longer are better in fewer passes: predictions do not know of waits between
-    passes.
+    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work. With `few`, ways
+    that hardly cost more are better in fewer passes: predictions do not know of waits between passes.
     """
 
     before: float
     after: float
     trusting: bool
+    busy: bool = False
     few: bool = False
 
     def between(self, is_first: bool, is_last: bool) -> Assumption:
@@ -35,16 +36,21 @@ class Assumption:
         """Return the time of chains in sequence."""
         return sum(each.beside_ps(self.before, self.after) for each in times)
 
+    def cost_ps(self, times: Sequence[QueueTimes]) -> int:
+        """Return the cost that the search minimises: the time of chains, or the mean of the work of both queues."""
+        return sum(each.io_ps + each.cp_ps for each in times) // 2 if self.busy else self.predicted_ps(times)
+
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
-        """Return the plan that takes the shortest time."""
+        """Return the plan that costs least."""
         trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: self.predicted_ps([each.times]))
+        return min(trusted, key=lambda each: self.cost_ps([each.times]))
 
 
 ASSUMPTIONS = (
     Assumption(0.0, 0.0, False),
     Assumption(0.0, 0.0, True),
     Assumption(0.5, 0.5, True, few=True),
+    Assumption(0.5, 0.5, True, busy=True),
 )
 """The assumptions that are tried; the formula then says which fits the network."""
 
@@ -65,16 +71,17 @@ class ChainCandidate:
     def chosen(self, assumption: Assumption) -> Choice:
         """Return the choice that it is under an assumption."""
         estimate = estimate_of(self.timed, self.budget, assumption)
-        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps)
+        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps, estimate.cost_ps)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
+    """A way to run some layers, as one chain or several in sequence, with its predicted time and its cost."""
 
     label: str
     chains: tuple[ChainPlan, ...]
     predicted_ps: int
+    cost_ps: int
 
     @property
     def passes(self) -> int:
@@ -89,9 +96,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """Time of some layers as one chain, the bytes that they need, and those of NB in their budget."""
+    """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their budget."""
 
     predicted_ps: int
+    cost_ps: int
     nb_bytes: int
     halo_bytes: int
     room_bytes: int
@@ -108,7 +116,8 @@ def estimate_of(timed: Iterable[TimedPlan], budget: MemoryBudget, assumption: As
     if all(one.sb_bytes + other.sb_bytes <= budget.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, budget.nb_bytes)
+    predicted_ps, cost_ps = assumption.predicted_ps(times), assumption.cost_ps(times)
+    return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, budget.nb_bytes)
 
 
 def computes_halo_again(plan: ChainPlan) -> bool:

@@ -36,14 +36,25 @@ def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]
             yield decisions
 
 
+def longer_chains(planner: Planner, decisions: Sequence[Decision]) -> tuple[Decision, ...] | None:
+    """Return chains of a graph, those in one pass joined to longer ones than are searched first; None if none are."""
+    within = planner.assuming(_ALONE).within(_halo_bytes(decisions))
+    try:
+        ends = within.longer(decisions).ends
+        if len(ends) > len(decisions):
+            return None
+        return tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
+    except DoesNotFit:
+        return None
+
+
 def other_chains(
     planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
     """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
-    Each comes with where its new chains begin and end; those that are estimated to gain most come first. Before them
-    come chains in one pass that are joined to longer ones than are searched first. All have the halo buffer of these
-    chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
+    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
+    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
     the options fix chains.
     """
     options = planner.options
@@ -51,10 +62,6 @@ def other_chains(
         return
     planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
-    with contextlib.suppress(DoesNotFit):
-        ends = within.longer(decisions).ends
-        if ends not in tried and len(ends) <= len(decisions):
-            yield ends, tuple([within.decide(*chain) for chain in itertools.pairwise(ends)])
     found: list[tuple[int, int, int, tuple[int, ...]]] = []
     for place in range(len(decisions)):
         for count, ends, close in _changes(decisions[place : place + 2]):
@@ -120,7 +127,7 @@ def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) 
             problems.append(error.with_traceback(None))
     if not found:
         raise problems.pop(0)
-    outline, chosen = min(found, key=lambda pair: pair[0].predicted_ps)
+    outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
     return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
 
