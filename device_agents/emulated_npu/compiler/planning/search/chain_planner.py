@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import aligned_down
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
-from device_agents.emulated_npu.compiler.graph.regions import overlap
-from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
-from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
@@ -28,6 +26,7 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     Choice,
 )
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -84,6 +83,7 @@ class Planner:
 
     def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
+        self._chains = PossibleChains(graph, machine)
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates(machine, options)
         self._keys = ChainKeys(graph, externals, self._shared.number)
@@ -92,16 +92,6 @@ class Planner:
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
         self._candidates: dict[tuple[int, int], list[ChainCandidate]] = {}
-        self._parts: dict[int, HardwareLayer] = {}
-        self._chains: dict[tuple[int, int], Chain] = {}
-        self._allowed: dict[tuple[int, int], bool] = {}
-        self._apart = graph.foreign | graph.staged
-        self._readers: dict[str, list[int]] = {}
-        self._writers: dict[str, list[int]] = {}
-        for place, layer in enumerate(graph.layers):
-            for view in layer.reads:
-                self._readers.setdefault(view.value, []).append(place)
-            self._writers.setdefault(layer.output.value, []).append(place)
 
     def within(self, halo_bytes: int) -> Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
@@ -157,13 +147,13 @@ class Planner:
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
-        estimate = self._estimated(start, end) if self.is_chain(start, end) else None
+        estimate = self._estimated(start, end) if self._chains.allows(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         if (start, end) not in self._candidates:
-            self._candidates[start, end] = self._all_candidates(self._chain(start, end))
+            self._candidates[start, end] = self._all_candidates(self._chains.chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
         candidates = (each for each in self._candidates[start, end] if assumption.trusting or not each.doubtful)
         choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
@@ -201,7 +191,7 @@ class Planner:
         """Return the best way to run all layers as one chain; raises DoesNotFit if there is none."""
         count = len(self.graph.layers)
         try:
-            if self.is_chain(0, count):
+            if self._chains.allows(0, count):
                 return self.decide(0, count)
             why = "a layer needs a tensor whole or in memory, but the chain computes it part by part"
         except DoesNotFit as error:
@@ -213,7 +203,7 @@ class Planner:
         found: ChainOutline | None = None
         idle = 0
         for start in starts:
-            if not self.is_chain(start, end):
+            if not self._chains.allows(start, end):
                 continue
             estimate = self._estimated(start, end)
             if estimate is None:
@@ -262,7 +252,7 @@ class Planner:
     def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
         """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
         try:
-            return self._search.estimates(self._chain(start, end), budget, self._assumptions(start, end))
+            return self._search.estimates(self._chains.chain(start, end), budget, self._assumptions(start, end))
         except (DoesNotFit, NotTileable):
             return ()
 
@@ -275,56 +265,6 @@ class Planner:
         if self.options.single_layers:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
-
-    def is_chain(self, start: int, end: int) -> bool:
-        """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
-
-        Layers in `graph.sliced` are in no chain of several.
-        """
-        if (start, end) not in self._allowed:
-            self._allowed[start, end] = self._reads_apart(start, end)
-        return self._allowed[start, end]
-
-    def _reads_apart(self, start: int, end: int) -> bool:
-        if end - start > 1 and any(layer.index in self.graph.sliced for layer in self.graph.layers[start:end]):
-            return False
-        for place, layer in enumerate(self.graph.layers[start:end], start):
-            for index, view in enumerate(layer.reads):
-                writers = self._writers.get(view.value, ())
-                inside = [writer for writer in writers if start <= writer < place]
-                elsewhere = len(inside) < len(writers) or view.value in self._apart
-                if inside and (reads_outside(layer, index) or elsewhere):
-                    needed = view.value_region
-                    outputs = [self.graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, output.value_region) for output in outputs):
-                        return False
-        return True
-
-    def _chain(self, start: int, end: int) -> Chain:
-        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
-        if (start, end) not in self._chains:
-            self._chains[start, end] = self._found_chain(start, end)
-        return self._chains[start, end]
-
-    def _found_chain(self, start: int, end: int) -> Chain:
-        layers = []
-        for layer in self.graph.layers[start:end]:
-            name = layer.output.value
-            if name not in self.graph.foreign and all(start <= writer < end for writer in self._writers[name]):
-                layers.append(layer)
-            else:
-                if layer.index not in self._parts:
-                    part = replace(layer.output, value=written_part(name))
-                    self._parts[layer.index] = replace(layer, output=part)
-                layers.append(self._parts[layer.index])
-        stored = frozenset(
-            layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
-        )
-        return Chain(with_sampled_reads(layers, self.graph.values, self._machine), stored)
-
-    def _is_stored(self, name: str, start: int, end: int) -> bool:
-        outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
-        return outside or self.graph.values[name].is_output or name in self.graph.shared
 
 
 def _budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
