@@ -74,7 +74,7 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
 
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
-    others, one change after the other, as long as few items are scheduled for it.
+    longer ones, and then with others, one change after the other, as long as few items are scheduled for it.
     """
 
     def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:

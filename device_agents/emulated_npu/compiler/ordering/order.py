@@ -76,8 +76,7 @@ def order(
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
-    where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
+    results; addresses in SB may differ. If the options allow it, transfers are ordered by time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
     uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
     the layers whose transfers the memories delay for other cores.
@@ -118,9 +117,8 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
 
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
-    ways = []
-    for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
-        ways.append((both, _by_time(both, clock, shared)))
+    orders = _overlapping(own, clock.durations_ps(own), clock.memory_of)
+    ways = [(both, _by_time(both, clock, shared)) for both in orders]
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 

@@ -31,11 +31,13 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
+"""The most layers of a chain in the first search."""
 _CLOSE = 1.01
+"""How much more fewer passes may cost where the units overlap: one waits for the other in every pass."""
 _ALIKE = 1.02
+"""How much more they may cost under an assumption with `few`, because queues wait for each other in every pass."""
 _SAME = 1.002
-"""How much more ways with fewer passes may cost: where units overlap in passes, where queues share the work, and where
-only the time of compiling them counts."""
+"""How much more they may cost otherwise: many passes take long to compile."""
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -276,9 +278,6 @@ def _budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
 
 
 def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
-    """Return the choice with the fewest passes of those that cost up to `close` times the first, the best.
-
-    Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
-    """
+    """Return the choice with the fewest passes of those that cost up to `close` times the first, the best."""
     alike = (choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps)
     return min(alike, key=lambda choice: choice.passes)
