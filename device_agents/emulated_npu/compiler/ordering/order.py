@@ -76,10 +76,11 @@ def order(
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. If the options allow it, transfers are ordered by time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
-    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
-    the layers whose transfers the memories delay for other cores.
+    results; addresses in SB may differ. If the options allow it, transfers are ordered by time. Where the VFU has a
+    queue, the units overlap, too; if that is hardly faster, the commands of both units are in the CP queue. `cached`
+    are all values in the last-level cache, if this core alone uses it: its transfers may then have the LLC queue, and
+    weights may pass through the rest of the cache. `shared` are the layers whose transfers the memories delay for other
+    cores.
     """
     clock = _Clock(machine)
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
