@@ -44,6 +44,14 @@ class MemoryBudget:
 
 
 @dataclass(frozen=True)
+class BufferCounts:
+    """Buffers that passes use in turn: for what they load and store, and for what passes between MFU and VFU."""
+
+    across: int
+    between: int
+
+
+@dataclass(frozen=True)
 class HaloPlace:
     """The halo of a value across one cut, and its place in the auxiliary buffer."""
 
@@ -87,6 +95,14 @@ class ChainPlan:
         constant = {layer.index for layer in self.layers if layer.weights is not None}
         return all(plan.resident and index in constant for index, plan in self.weights.items())
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether a pass loads its part of every input while the pass before it computes."""
+        changing = (
+            name for name in self.geometry.loaded if name in self.buffers and not self.geometry.is_resident(name)
+        )
+        return self.passes == 1 or all(len(self.buffers[name]) > 1 for name in changing)
+
 
 @dataclass(frozen=True)
 class ChainDraft:
@@ -127,11 +143,12 @@ class ChainDraft:
 
 
 def draft_chain(
-    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, turns: int
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, buffer_counts: BufferCounts
 ) -> ChainDraft:
     """Decide buffers for these cuts; raises NotTileable, or DoesNotFit for too many passes.
 
-    Passes use as many buffers in `turns`, one or two, for what passes between MFU and VFU.
+    With one buffer for what passes load and store, they compute larger tiles, and a pass loads after the one before it
+    has computed.
     """
     layers = chain.layers
     passes = count_tiles(layers[-1], cuts)
@@ -140,7 +157,7 @@ def draft_chain(
     geometry = cut_chain(chain, cuts)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     halo_places, halo_bytes = _halo_places(geometry, values, machine)
-    buffers, constants, nb_bytes = _buffers(chain.lives, geometry, values, extents, machine, turns)
+    buffers, constants, nb_bytes = _buffers(chain.lives, geometry, values, extents, machine, buffer_counts)
     overlaps = passes > 1 and machine.vfu_queue_depth > 0
     if overlaps:
         between = (name for name in buffers if _is_between_units(geometry, name, machine))
@@ -231,7 +248,7 @@ def _buffers(
     values: Mapping[str, Value],
     extents: Mapping[str, tuple[int, ...]],
     machine: Machine,
-    turns: int,
+    buffer_counts: BufferCounts,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
     """Return the addresses in NB of values (one for each turn) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
@@ -242,17 +259,20 @@ def _buffers(
         lives.update(dict.fromkeys((*lasting, *filter(geometry.is_resident, lives)), (0, end)))
     homes = _overwritten(geometry, values, extents, lives)
     between: set[str] = set()
-    if turns > 1:
+    if buffer_counts.between > 1:
         between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
     for name, (first, last) in lives.items():
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
-        moves = (first, last) == (0, end) and not geometry.is_resident(name)
-        slots[name] = 2 if passes > 1 and (moves or homes.get(name, name) in between) else 1
+        slots[name] = (
+            buffer_counts.across if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        )
+        if passes > 1 and buffer_counts.between > slots[name] and homes.get(name, name) in between:
+            slots[name] = buffer_counts.between
         if name not in homes:
             last = max([last, *(lives[other][1] for other, home in homes.items() if home == name)])
-            if name in between:
+            if name in between and buffer_counts.between > 1:
                 first, last = 0, end
             items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:

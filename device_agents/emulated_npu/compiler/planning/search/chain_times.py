@@ -105,6 +105,8 @@ class ChainTimes:
                     totals_ps[queue] += duration_ps * count
             drain_ps = max(0, stored_ps - pass_ps)
         io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
+        if not plan.loads_ahead:
+            fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)

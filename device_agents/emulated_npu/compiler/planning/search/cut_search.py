@@ -12,6 +12,7 @@ from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
+    BufferCounts,
     ChainDraft,
     ChainPlan,
     MemoryBudget,
@@ -29,6 +30,7 @@ from device_agents.emulated_npu.compiler.planning.search.effort import Effort, i
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
+_SINGLE_BUFFERS = BufferCounts(across=1, between=1)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
 _HARDLY_MORE = 1.03
@@ -151,6 +153,11 @@ class CutSearch:
     ) -> list[ChainPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
         first, found = self._fitting(candidates, guess, chain, budget, effort)
+        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
+            with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
+                found += self._fitting(
+                    candidates[: first + 1], first, chain, budget, replace(effort, buffer_counts=_SINGLE_BUFFERS)
+                )[1]
         finer = candidates[first + 1 :]
         if finer and self._options.halo == "auto" and computes_halo_again(found[0]):
             with contextlib.suppress(DoesNotFit, NotTileable):  # smaller tiles leave room for the halo
@@ -193,7 +200,7 @@ class CutSearch:
         for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
             cut = tuple([Cut(item.axis, item.size, mode) for item, mode in zip(cuts, modes, strict=True)])
             try:
-                found.append(self._planned(chain, cut, budget, effort.turns))
+                found.append(self._planned(chain, cut, budget, effort.buffer_counts))
             except DoesNotFit as error:
                 problems.append(error.with_traceback(None))  # a traceback would keep all callers' values, as cycles
                 if error.memory == "NB" and error.demand_bytes > budget.nb_bytes:  # does not fit without a halo either
@@ -205,11 +212,11 @@ class CutSearch:
             raise problems.pop()
         return found
 
-    def _planned(self, chain: Chain, cuts: Cuts, budget: MemoryBudget, turns: int) -> ChainPlan:
+    def _planned(self, chain: Chain, cuts: Cuts, budget: MemoryBudget, buffer_counts: BufferCounts) -> ChainPlan:
         """Return the plan of a chain cut in one way; only whether it fits depends on the budget."""
-        key = chain.key, cuts, turns
+        key = chain.key, cuts, buffer_counts
         if key not in self._drafts:
-            self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
+            self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, buffer_counts)
         self._drafts[key].check(budget)
         known = self._plans.setdefault(key, {})
         if budget.sb_bytes not in known:

@@ -7,30 +7,32 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.regions import is_windowed
-from device_agents.emulated_npu.compiler.planning.chains.chain import MAX_PASSES
+from device_agents.emulated_npu.compiler.planning.chains.chain import MAX_PASSES, BufferCounts
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, HaloMode, count_tiles
 from device_agents.emulated_npu.compiler.planning.search.cuts import Cuts, tiles_per_item
+
+_DOUBLE_BUFFERS = BufferCounts(across=2, between=1)
 
 
 @dataclass(frozen=True)
 class Effort:
     """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
 
-    The search for finer cuts ends after `finer` in a row that are not faster. Passes use `turns` buffers in turn for
-    what passes between MFU and VFU.
+    The search for finer cuts ends after `finer` in a row that are not faster. `buffer_counts` are the buffers
+    that passes use in turn.
     """
 
     stages: int
     tiles: int
     plans: int
     finer: int
-    turns: int = 1
+    buffer_counts: BufferCounts = _DOUBLE_BUFFERS
     modes: tuple[HaloMode, ...] = ()
 
     def overlapping(self) -> Effort:
         """Return the same effort for plans in which MFU and VFU work on different passes."""
-        return replace(self, turns=2)
+        return replace(self, buffer_counts=replace(self.buffer_counts, between=2))
 
 
 _QUICK = Effort(stages=3, tiles=32, plans=1, finer=0)
