@@ -15,12 +15,11 @@ from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, aligned
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts
-from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
+from device_agents.emulated_npu.compiler.ordering.hazards import Conflicts
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import present
-from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Space, plain_bytes
+from device_agents.emulated_npu.unit_commands import Command, Queue, Space, plain_bytes
 
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
@@ -28,17 +27,16 @@ _LEAST_BYTES = 4 << 10
 
 def bring_weights_ahead(
     commands: Sequence[Command], conflicts: Sequence[Conflicts], values: Sequence[CachedValue], costs: CostModel
-) -> list[Item] | None:
-    """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
+) -> tuple[int, list[Command]] | None:
+    """Return commands with weights that pass through the cache, of all loads or of those that units wait for.
 
-    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
-    no way through the cache ends earlier than these commands.
+    Before them comes when the last ends, if queues have any depth. On a machine with an LLC queue, SB is filled from
+    the cache by either queue. The way that ends first counts; None if no weights pass through the cache.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
     machine = costs.machine
-    memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     loads = [place for place, command in enumerate(commands) if _is_weight_load(command)]
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)
@@ -48,9 +46,9 @@ def bring_weights_ahead(
     for wanted, own_queue in ways:
         walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
         walked = walk.run(conflicts)
-        if walk.is_changed and walked[0] < max(timeline.ends_ps):
+        if walk.is_changed:
             found.append(walked)
-    return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
+    return min(found, key=itemgetter(0), default=None)
 
 
 def has_faster_cache(machine: Machine) -> bool:
