@@ -14,6 +14,8 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
+_SHORT = 24
+"""Layers of a graph that is tried as one chain."""
 _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
@@ -27,13 +29,24 @@ def decide(planner: Planner) -> tuple[Decision, ...]:
 
 
 def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit."""
+    """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
+
+    A short graph is also tried as one chain.
+    """
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
-    for decisions in _decided(planner, range(len(ASSUMPTIONS))):
+    for decisions in _alternatives(planner):
         chains = tuple(decision.chains for decision in decisions)
         if chains not in seen:
             seen.append(chains)
             yield decisions
+
+
+def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
+    yield from _decided(planner, range(len(ASSUMPTIONS)))
+    count = len(planner.graph.layers)
+    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
+        with contextlib.suppress(DoesNotFit):
+            yield (planner.whole(),)
 
 
 def longer_chains(planner: Planner, decisions: Sequence[Decision]) -> tuple[Decision, ...] | None:
