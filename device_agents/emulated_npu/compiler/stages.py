@@ -74,7 +74,7 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
 
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
-    longer ones, and then with others, one change after the other, as long as few items are scheduled for it.
+    others, one change after the other, as long as few items are scheduled for it.
     """
 
     def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
@@ -82,8 +82,6 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    if (longer := predictor.longer(best.division.graph, best.decisions)) is not None:
-        best = min(best, schedule(best.division.graph, longer), key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:

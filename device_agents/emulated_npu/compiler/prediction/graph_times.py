@@ -13,7 +13,6 @@ from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import (
     decide_by_each_assumption,
-    longer_chains,
     other_chains,
 )
 from device_agents.emulated_npu.compiler.splitting.division import divide
@@ -48,10 +47,6 @@ class GraphPredictor:
         """
         for planner in self._planners(graph):
             yield from decide_by_each_assumption(planner)
-
-    def longer(self, graph: Graph, chains: tuple[Decision, ...]) -> tuple[Decision, ...] | None:
-        """Return the chains of a graph, joined to longer ones as `longer_chains` does; None if none are joined."""
-        return longer_chains(self._planners(graph)[0], chains)
 
     def others(
         self, graph: Graph, chains: tuple[Decision, ...], tried: Set[Sequence[int]]

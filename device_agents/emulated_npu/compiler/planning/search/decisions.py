@@ -31,7 +31,7 @@ def decide(planner: Planner) -> tuple[Decision, ...]:
 def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    A short graph is also tried as one chain.
+    Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
     for decisions in _alternatives(planner):
@@ -42,23 +42,17 @@ def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]
 
 
 def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
-    yield from _decided(planner, range(len(ASSUMPTIONS)))
+    found = _decided(planner, range(len(ASSUMPTIONS)))
+    yield from found
+    for place, decisions in enumerate(found):
+        with contextlib.suppress(DoesNotFit):
+            within = planner.assuming(place).within(_halo_bytes(decisions))
+            ends = within.longer(decisions).ends
+            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
     count = len(planner.graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
-
-
-def longer_chains(planner: Planner, decisions: Sequence[Decision]) -> tuple[Decision, ...] | None:
-    """Return chains of a graph, those in one pass joined to longer ones than are searched first; None if none are."""
-    within = planner.assuming(_ALONE).within(_halo_bytes(decisions))
-    try:
-        ends = within.longer(decisions).ends
-        if len(ends) > len(decisions):
-            return None
-        return tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
-    except DoesNotFit:
-        return None
 
 
 def other_chains(
