@@ -97,7 +97,7 @@ def test_values_are_the_same_in_every_order(data: st.DataObject) -> None:
     if with_cache:
         cache = replace(find_machine("edge").llc, bytes=data.draw(st.sampled_from((1 << 10, 16 << 10))))
         machine = replace(machine, llc=cache, llc_queue_depth=data.draw(depths))
-    with ANY_GAIN, patch.object(order, "_WORTH_THE_CACHE", data.draw(st.sampled_from((0.0, math.inf)))):
+    with ANY_GAIN, patch.object(order, "_WORTH_BY_TIME", data.draw(st.sampled_from((0.0, math.inf)))):
         compiled = _compiled(network, machine, data.draw(all_options()))
     found = [execute(compiled, network, way) for way in ORDERS]
     assert relative_error(found[0], network.expected) <= TOLERANCE

@@ -35,8 +35,9 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Item, Qu
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
-_WORTH_THE_CACHE = 0.995
-"""How much faster weights through the cache must be: more transfers take more instructions."""
+_WORTH_BY_TIME = 0.995
+"""An order by time has fewer loops than one with hoisted loads, and weights through the cache take more transfers: both
+need more instructions, and must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
@@ -76,11 +77,11 @@ def order(
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. If the options allow it, transfers are ordered by time. Where the VFU has a
-    queue, the units overlap, too; if that is hardly faster, the commands of both units are in the CP queue. `cached`
-    are all values in the last-level cache, if this core alone uses it: its transfers may then have the LLC queue, and
-    weights may pass through the rest of the cache. `shared` are the layers whose transfers the memories delay for other
-    cores.
+    results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
+    where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
+    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
+    the layers whose transfers the memories delay for other cores.
     """
     clock = _Clock(machine)
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -88,19 +89,19 @@ def order(
         return _fenced(own, clock, hoist=options.reorder)
     if not options.reorder:
         return clock.ordered(synchronise(own, clock.memory_of))
-    chosen, best = commands, _by_time(commands, clock, shared)
+    chosen, best = commands, _early_or_by_time(commands, clock, shared)
     if machine.vfu_queue_depth:
         overlapped, fastest = _overlapped(own, clock, shared)
         if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _by_time(apart, clock, shared)
+        beside = _early_or_by_time(apart, clock, shared)
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         in_place = [item for item in best.items if isinstance(item, Command)]
-        worth_ps = _WORTH_THE_CACHE * best.predicted_ps
+        worth_ps = _WORTH_BY_TIME * best.predicted_ps
         ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
         if ahead is not None and ahead[0] < worth_ps:
             through = clock.ordered(synchronise(ahead[1], clock.memory_of))
@@ -121,7 +122,7 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
     orders = _overlapping(own, clock.durations_ps(own), clock.memory_of)
-    ways = [(both, _by_time(both, clock, shared)) for both in orders]
+    ways = [(both, _early_or_by_time(both, clock, shared)) for both in orders]
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 
@@ -179,23 +180,35 @@ def _is_of_cache(command: Command) -> bool:
     return Space.LLC in spaces and Space.DDR not in spaces
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
-    """Return the best order by time, with weights that arrive early.
+def _early_or_by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
+    """Return the commands with loads as early as conflicts allow, or ordered by time if that is worth its instructions.
 
-    Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
-    and time orders those between two messages.
+    Weights have addresses in SB that let them arrive early.
     """
     spread, conflicts = clock.spread(commands)
-    durations = clock.durations_ps(spread)
+    early = clock.in_order(spread, conflicts, hoisted(spread, conflicts, window=_HOIST_WINDOW))
+    by_time = clock.in_order(spread, conflicts, _by_time(spread, conflicts, clock, shared))
+    return by_time if by_time.predicted_ps <= _WORTH_BY_TIME * early.predicted_ps else early
+
+
+def _by_time(
+    commands: Sequence[Command], conflicts: Sequence[Conflicts], clock: _Clock, shared: Container[int]
+) -> list[int]:
+    """Return the positions of the commands in the best order by time.
+
+    Other cores rely on what is loaded and stored before a message. So commands pass messages as if loads were hoisted,
+    and time orders those between two messages.
+    """
+    durations = clock.durations_ps(commands)
     order: list[int] = []
-    for part in _between_messages(spread, conflicts):
-        own = [spread[position] for position in part]
-        within = conflicts if len(part) == len(spread) else _within(part, conflicts)
+    for part in _between_messages(commands, conflicts):
+        own = [commands[position] for position in part]
+        within = conflicts if len(part) == len(commands) else _within(part, conflicts)
         times = [durations[position] for position in part]
         gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
         ways = (fill_gaps(own, within, times, delay, urgent_first=urgent) for delay, urgent in gaps)
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
-    return clock.in_order(spread, conflicts, order)
+    return order
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:

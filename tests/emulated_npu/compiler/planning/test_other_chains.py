@@ -76,11 +76,8 @@ def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
 
 def test_a_short_program_has_the_order_that_is_fastest_with_the_time_of_instructions() -> None:
     """Of orders that are about as fast by the formula, which knows no instructions, the simulated time decides."""
-    nodes = [node("Conv", "x w", "a", pads=[1] * 4), node("Softmax", "a", "b", axis=1)]
-    nodes += [node("Conv", "b w", "c", pads=[1] * 4), node("Softmax", "c", "y", axis=1)]
-    model = network_of(nodes, {"x": values((1, 8, 16, 16))}, {"w": values((8, 8, 3, 3))}, ["y"]).model
-    machine = small_machine(32 << 10, 4 << 10, 1 << 10, issue_cycles=8, vfu_queue_depth=16)
-    compiled = compile_model(model, machine)
+    model, machine = _branches()
+    compiled = compile_model(model, replace(machine, io_queue_depth=2, issue_cycles=8))
     found = _ordered(compiled, compiled.decisions)
     codes = [emit(items) for items in (found.items, *found.alike)]
     times_ps = [simulate(sequence(code, layer_of=layer_of), compiled.machine).makespan_ps for code, layer_of in codes]
