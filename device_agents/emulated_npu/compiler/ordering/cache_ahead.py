@@ -27,11 +27,12 @@ _LEAST_BYTES = 4 << 10
 
 def bring_weights_ahead(
     commands: Sequence[Command], conflicts: Sequence[Conflicts], values: Sequence[CachedValue], costs: CostModel
-) -> tuple[int, list[Command]] | None:
+) -> tuple[float, list[Command]] | None:
     """Return commands with weights that pass through the cache, of all loads or of those that units wait for.
 
-    Before them comes when the last ends, if queues have any depth. On a machine with an LLC queue, SB is filled from
-    the cache by either queue. The way that ends first counts; None if no weights pass through the cache.
+    Before them comes the share of the time that they take, without the limits of queues. On a machine with an LLC
+    queue, SB is filled from the cache by either queue. The way that ends first counts; None if no weights pass through
+    the cache.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
@@ -48,7 +49,10 @@ def bring_weights_ahead(
         walked = walk.run(conflicts)
         if walk.is_changed:
             found.append(walked)
-    return min(found, key=itemgetter(0), default=None)
+    if not found:
+        return None
+    end_ps, ahead = min(found, key=itemgetter(0))
+    return end_ps / max(timeline.ends_ps), ahead
 
 
 def has_faster_cache(machine: Machine) -> bool:

@@ -101,11 +101,10 @@ def order(
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         in_place = [item for item in best.items if isinstance(item, Command)]
-        worth_ps = _WORTH_BY_TIME * best.predicted_ps
         ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
-        if ahead is not None and ahead[0] < worth_ps:
+        if ahead is not None and ahead[0] <= _WORTH_BY_TIME:
             through = clock.ordered(synchronise(ahead[1], clock.memory_of))
-            best = through if through.predicted_ps < worth_ps else best
+            best = through if through.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
     alike = [each.items for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
     return best._replace(alike=[items for items in alike if items is not best.items])
 
