@@ -45,18 +45,24 @@ class GraphPredictor:
 
         For a VFU with a separate queue, also those that are best if it shares that of the MFU.
         """
-        for planner in self._planners(graph):
+        for planner in self._planners(graph)[:-1]:
             yield from decide_by_each_assumption(planner)
 
     def others(
         self, graph: Graph, chains: tuple[Decision, ...], tried: Set[Sequence[int]]
     ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
         """Yield other chains of a graph, which differ at one place, as `other_chains` does."""
-        yield from other_chains(self._planners(graph)[0], chains, tried)
+        yield from other_chains(self._planners(graph)[-1], chains, tried)
 
     def _planners(self, graph: Graph) -> list[Planner]:
+        """Return the planners of a graph; the last one is for other chains.
+
+        Equal chains share the estimate of the first of them that a planner meets. So which other chains are compared
+        does not depend on how the candidates were found.
+        """
         if self._known is None or self._known[0] is not graph:
             externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
             machines = dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0)))
-            self._known = graph, [Planner(graph, machine, self._options, externals) for machine in machines]
+            all_machines = (*machines, self._machine)
+            self._known = graph, [Planner(graph, machine, self._options, externals) for machine in all_machines]
         return self._known[1]
