@@ -69,7 +69,7 @@ def running(workspace: Workspace) -> Holder | None:
 
 
 def _locked(handle: int, kind: int) -> bool:
-    """Take the lock; those who only look at it, as `running` does, are waited for, and a holder that is about to end."""
+    """Take the lock; wait for those who only look at it, as `running` does, and for a holder that is about to end."""
     began_s = time.monotonic()
     while not _takes(handle, kind):
         patience_s = _LOOK_S if _takes(handle, fcntl.LOCK_SH) else _MOMENT_S

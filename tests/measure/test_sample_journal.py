@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import random
 import resource
@@ -221,9 +220,9 @@ def test_a_writer_killed_while_it_created_the_journal_leaves_it_usable(tmp_path:
 def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path: Path) -> None:
     """After kill -9 at any moment the file is intact, holds whole frames and campaigns, and all acknowledged ones."""
     draw = random.Random(os.urandom(8))
-    path, most, held = tmp_path / "journal.sqlite", 0, {}
-    # A slow disk may keep the first writers from writing anything.
-    for _ in itertools.takewhile(lambda attempt: attempt < 6 or not held, itertools.count()):
+    path, most, attempts = tmp_path / "journal.sqlite", 0, 0
+    held: dict[int, set[Slot]] = {}
+    while (attempts := attempts + 1) <= 6 or not held:  # a slow disk may keep the first ones from writing anything
         command = [sys.executable, "-c", WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None

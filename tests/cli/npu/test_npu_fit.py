@@ -72,8 +72,8 @@ def test_the_file_of_a_fit_is_a_machine_like_the_device(
 ) -> None:
     """Bandwidth and host are within 5 % of the device's, clock times multipliers within 10 %; `npu run` takes the file.
 
-    The preset changes nothing of what is fitted: a fit is not given it, and one fit serves both commands. The compiler overlaps some loads of weights with computation, which
-    the model of the fit does not know.
+    The preset changes nothing of what is fitted: a fit is not given it, and one fit serves both commands. The
+    compiler overlaps some loads of weights with computation, which the model of the fit does not know.
     """
     truth, workspace = own
     file, other = tmp_path / "own.toml", tmp_path / "other.toml"
