@@ -48,6 +48,7 @@ def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
 def load_ahead(monkeypatch: pytest.MonkeyPatch, ahead_bytes: int) -> None:
     """Let all tables be of a device with slow loads and a buffer of this size."""
     monkeypatch.setattr(Lut, "weights_ahead", ahead_bytes)
+    monkeypatch.setattr(Lut, "chain_error", 0.1)
     monkeypatch.setattr(Predictor, "weight_loads", slow_loads)
 
 
