@@ -63,7 +63,7 @@ def test_an_array_that_holds_weights_is_found() -> None:
     assert np.median(np.abs(found - np.log([latency_s(layer) for layer in products]))) < 0.02
 
 
-@pytest.mark.parametrize("processors", [1, 2, 8])
+@pytest.mark.parametrize("processors", [1, 4])
 def test_whether_processors_share_work_is_found(processors: int) -> None:
     """Layers of a device that shares only what is worth 4 µs more show it, and predict others within a few percent."""
 
@@ -72,13 +72,13 @@ def test_whether_processors_share_work_is_found(processors: int) -> None:
         return 4e-7 + min(work_s, 4e-6 * (processors > 1) + work_s / processors)
 
     draw = np.random.default_rng(9)
-    sizes = np.exp(draw.uniform(0, np.log(256), (300, 3))).astype(int).tolist()
+    sizes = np.exp(draw.uniform(np.log(4), np.log(512), (300, 3))).astype(int).tolist()
     layers = [matrix_product(rows=rows, depth=depth, columns=columns) for rows, depth, columns in sizes]
     arrays, known_s = layer_arrays(layers), np.array([latency_s(layer) for layer in layers])
-    tiling = find_tiling(arrays.take(np.arange(200)), known_s[:200], 0)
+    known, asked = np.arange(200), np.arange(200, 300)
+    tiling = find_tiling(arrays.take(known), known_s[known], 0)
     assert tiling.shares_work == (processors > 1)
-    asked = np.arange(200, 300)
-    found = fit_roofline(arrays.take(np.arange(200)), known_s[:200], tiling).terms(arrays.take(asked)).latency
+    found = fit_roofline(arrays.take(known), known_s[known], tiling).terms(arrays.take(asked)).latency
     assert np.median(np.abs(found - np.log(known_s[asked]))) < 0.05
 
 
