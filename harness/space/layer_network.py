@@ -101,7 +101,9 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
         if isinstance(layer, Elementwise | Rowwise):
             longer = parts.input(f"{name}.input", (*shape[:-1], shape[-1] + 1))
-            bounds = [parts.numbers(f"{name}.{key}", (at,)) for key, at in (("from", 0), ("to", shape[-1]), ("axis", -1))]
+            bounds = [
+                parts.numbers(f"{name}.{key}", (at,)) for key, at in (("from", 0), ("to", shape[-1]), ("axis", -1))
+            ]
             return parts.stored(f"{name}.store", parts.node("Slice", f"{name}.write", [longer, *bounds]))
         return parts.stored(f"{name}.store", parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)]))
     batch, channels, *plane = shape

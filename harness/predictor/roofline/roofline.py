@@ -162,7 +162,9 @@ class RooflineGradient:
         return np.concatenate([start * _sums(part, inputs.waves), turn * _sums(part, inputs.turns)])
 
 
-def forward(inputs: LayerQuantities, tile_constants: Floats, sides: Floats, overlap: float, alone: float) -> RooflineGradient:
+def forward(
+    inputs: LayerQuantities, tile_constants: Floats, sides: Floats, overlap: float, alone: float
+) -> RooflineGradient:
     """Return the roofline of layers with these constants."""
     start, turn = np.exp(tile_constants).reshape(2, -1, 1)
     tiles_s = start * inputs.waves + turn * inputs.turns

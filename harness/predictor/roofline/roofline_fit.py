@@ -162,7 +162,9 @@ def _start(
         table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
     if not tiling.holds_weights:
         return constants, table
-    slower = np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP, NOTHING).kernel
+    slower = (
+        np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP, NOTHING).kernel
+    )
     for name in sorted(set(arrays.operators)):
         least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
         table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _SAME_UNIT, 0.0)

@@ -195,7 +195,9 @@ def test_gradients_are_those_of_finite_differences(seed: int) -> None:
     ]
     assert np.array(by_tile) / (2 * step) == pytest.approx(state.by_tile(inputs, constants, slope), abs=1e-8)
     assert np.array(by_side) / (2 * step) == pytest.approx(slope @ state.by_side, abs=1e-8)
-    assert by_shape == pytest.approx([2 * step * (slope @ one) for one in (state.by_overlap, state.by_alone)], abs=1e-12)
+    assert by_shape == pytest.approx(
+        [2 * step * (slope @ one) for one in (state.by_overlap, state.by_alone)], abs=1e-12
+    )
 
 
 def test_the_roofline_learns_the_machine(roofline: Roofline) -> None:
