@@ -81,6 +81,7 @@ class DeviceTiling:
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
+    shares_work: several processors share the work of large layers, at a second start-up
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -92,6 +93,7 @@ class DeviceTiling:
     product_share: Share = 1.0
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
+    shares_work: bool = False
     holds_weights: bool = False
 
     @property
