@@ -134,7 +134,7 @@ def left_out(known: Lut, network: Network, measured_s: float) -> LeftOut | None:
         say(f"{network.name} cannot be left out: {len(kept)} entries, {len(estimated.unknown)} layers are unknown")
         return None
     say(f"{network.name} left out: {signed(estimated.latency_s / measured_s - 1)}")
-    is_warm = known.cold_share(network.constant_bytes(network.nodes)) <= MOSTLY
+    is_warm = known.cold_share(network.constant_bytes(network.nodes), measured_s) <= MOSTLY
     features = {
         layer.key.digest: describe(layer.key.text, context_of(network, layer), warm=is_warm) for layer in layers
     }

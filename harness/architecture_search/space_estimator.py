@@ -25,7 +25,7 @@ from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.core_caches import cold_shares, core_cache_bytes
+from harness.measure.core_caches import HELD_CACHES, cold_shares
 from harness.measure.noise.interruptions import lengthening
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedLayer, keyed
@@ -123,7 +123,7 @@ class SpaceEstimator:
         terms = transfers(space.network.input_sizes, space.network.output_sizes)
         overhead_s, variance_s2 = table.overhead.of(row_of(terms))
         weights = WeightTables.of(space, table)
-        states = (not table.cold_share(0),) if weights is None else (True, False)
+        states = (table.cache_bytes is not None,) if weights is None else (True, False)
         relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
         tables = tuple(_tables(space, table, is_warm) for is_warm in states)
         exchange = table.overhead.exchange(space.network.whole_input_bytes, terms.output_bytes)
@@ -171,7 +171,9 @@ class SpaceEstimator:
 
     def _coverage(self, choices: Choices) -> NDArray[Any]:
         found = [one.coverage.sums(choices) for one in self.tables]
-        return found[0] if self.weights is None else np.where(self.weights.cold_shares(choices) > MOSTLY, *found[::-1])
+        if self.weights is None:
+            return found[0]
+        return np.where(self.weights.cold_shares(choices, self.tables[0].layers_s(choices)) > MOSTLY, *found[::-1])
 
     def _sums(self, choices: Choices) -> list[Floats]:
         """Return the sums of the layers' latencies from each table."""
@@ -180,7 +182,7 @@ class SpaceEstimator:
     def _latency_s(self, choices: Choices) -> Floats:
         layers_s, *cold_s = self._sums(choices)
         if self.weights is not None:
-            layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
+            layers_s += self.weights.cold_shares(choices, layers_s) * (cold_s[0] - layers_s)
         np.maximum(layers_s, self._least_s(choices), out=layers_s)
         layers_s += self.overhead_s
         return layers_s if self.interruptions == 0 else layers_s * lengthening(layers_s, self.interruptions)[0]
@@ -191,14 +193,16 @@ class SpaceEstimator:
             return np.zeros(choices.shape[1])
         warm_s, *cold_s = (np.asarray(one.loads.sums(choices), np.float64) for one in self.tables)
         if self.weights is not None:
-            warm_s += self.weights.cold_shares(choices) * (cold_s[0] - warm_s)
+            share = self.weights.cold_shares(choices, self.tables[0].layers_s(choices))
+            warm_s += share * (cold_s[0] - warm_s)
         return self.exchange_s + warm_s
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
         variances_s2 = (one.variances.sums(choices) for one in self.tables)
         (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
         if self.weights is not None:
-            layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
+            share = self.weights.cold_shares(choices, layers_s)
+            layers_s, variance_s2 = mixture(share, (layers_s, variance_s2), cold[0])
         least_s = self._least_s(choices)
         latency_s = self.overhead_s + np.maximum(layers_s, least_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
@@ -307,12 +311,11 @@ class WeightTables:
 
     @classmethod
     def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
-        """Return the tables; None where nothing is predicted, or the weights of each candidate are in the caches.
+        """Return the tables; None where nothing is predicted, or latencies do not depend on caches.
 
-        Raises UnsupportedNetwork if positions share weights, so that their sizes do not add up.
+        Raises UnsupportedNetwork if positions share weights that may not fit, so that their sizes do not add up.
         """
-        cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
-        if table.loaded_predictor is None or cache_bytes is None:
+        if table.loaded_predictor is None or table.cache_bytes is None:
             return None
         base = [0] * len(space.sizes)
         common = _bytes(space, base)
@@ -320,14 +323,14 @@ class WeightTables:
             np.array([_bytes(space, [*base[:at], one, *base[at + 1 :]]) - common for one in range(size)], np.int64)
             for at, size in enumerate(space.sizes)
         )
-        found = cls(common, choices, cache_bytes, table.has_warm_layers)
-        found._check(space)
-        most = common + sum(int(np.max(one)) for one in choices)
-        return found if table.cold_share(most) else None
+        found = cls(common, choices, table.cache_bytes, table.has_warm_layers)
+        if common + sum(int(np.max(one)) for one in choices) > HELD_CACHES * table.cache_bytes:
+            found._check(space)
+        return found
 
-    def cold_shares(self, choices: Choices) -> Floats:
+    def cold_shares(self, choices: Choices, warm_s: Floats) -> Floats:
         """Return the share of its weights that each candidate does not find in the caches."""
-        return cold_shares(self._total(choices), self.cache_bytes, in_part=self.in_part)
+        return cold_shares(self._total(choices), warm_s, self.cache_bytes, in_part=self.in_part)
 
     def _total(self, choices: Choices) -> NDArray[np.int64]:
         total = np.full(choices.shape[1], self.common_bytes, np.int64)

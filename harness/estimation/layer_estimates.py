@@ -119,14 +119,14 @@ def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, 
 def sum_of_layers(network: KeyedNetwork, table: Lut) -> LayerSum:
     """Return the layers of a network that was cut by the table's fusion rules, and their sum.
 
-    Layers without an entry are predicted if the table has a predictor and their keys can be parsed. Where the caches
-    hold a part of the weights, they are predicted twice, warm and cold.
+    Layers without an entry are predicted if the table has a predictor and their keys can be parsed. On a processor they
+    are predicted twice, warm and cold.
     """
-    share = table.cold_share(network.weight_bytes)
-    layers = look_up(network, table, is_warm=share < 1.0)
+    layers = look_up(network, table, is_warm=table.cache_bytes is not None)
     found = LayerSum.of(_loaded_ahead(network.layers, layers, table), table)
-    if not 0.0 < share < 1.0 or all(one.predicted is None for one in layers):
+    if table.cache_bytes is None or all(one.predicted is None for one in layers):
         return found
+    share = table.cold_share(network.weight_bytes, found.latency_s)
     cold = _loaded_ahead(network.layers, look_up(network, table, is_warm=False), table)
     return found.mixed(LayerSum.of(cold, table), share)
 

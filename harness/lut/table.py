@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from harness.array_types import Floats, Ints
 from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
 from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
@@ -229,21 +228,21 @@ class Lut:
         """The relative error that all single layers share where networks chain them; 0 without chains."""
         return 0.0 if self._chain_fit is None else self._chain_fit.error
 
-    def cold_share(self, weight_bytes: int) -> float:
-        """Return the share of a network's weights that counts as cold; see `cold_shares`."""
-        return float(self.cold_shares(np.array(weight_bytes)))
+    @property
+    def cache_bytes(self) -> int | None:
+        """The size of a core's cache; None where latencies do not depend on it: all layers count as cold."""
+        return core_cache_bytes(self.clock, self.fingerprint)
 
-    def cold_shares(self, weight_bytes: Ints) -> Floats:
-        """Return the share of the weights of each network that it does not find in the caches of the table's device.
+    def cold_share(self, weight_bytes: int, warm_s: float) -> float:
+        """Return the share of its weights that a network, which takes `warm_s` with all of them in the caches, misses.
 
-        It is 0 if all weights fit, and 1 on a device whose latency does not depend on caches. Where few layers of the
-        table are warm, as those of one small network, warm layers of larger networks cannot be predicted from them: a
-        network whose weights do not all fit is cold.
+        Where few layers of the table are warm, as those of one small network, a mixture with them would be uncertain:
+        a network is warm or cold as a whole.
         """
-        cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
-        if cache_bytes is None:
-            return np.ones(weight_bytes.shape)
-        return cold_shares(weight_bytes, cache_bytes, in_part=self.has_warm_layers)
+        if self.cache_bytes is None:
+            return 1.0
+        sizes = np.array(weight_bytes), np.array(warm_s)
+        return float(cold_shares(*sizes, self.cache_bytes, in_part=self.has_warm_layers))
 
     @functools.cached_property
     def has_warm_layers(self) -> bool:

@@ -11,9 +11,11 @@ from harness.array_types import Floats, Ints
 from harness.text import whole_number
 
 DEFAULT_BYTES = 512 << 10
-HELD_CACHES = 4
-"""Size of the weights, as a multiple of a core's cache, up to which predicted layers count as warm. The cold layers of
-a space are measured in pools of many megabytes; fewer weights come from the next cache, which is nearer."""
+HELD_CACHES = 12
+"""Size of the weights, as a multiple of a core's cache, that the next cache holds: perceptrons of 7 MB read theirs as
+fast as small ones, those of 25 MB as slowly as from memory, on a host with 32 MB for all its tenants."""
+KEPT_S = 5e-3
+"""Time after which other tenants have replaced most of what the next cache held."""
 MOST_CACHES = 16
 """Size of the weights, as a multiple of a core's cache, up to which a network has windows if sessions share the memory
 of activations. In larger networks layers take longer, and windows did not change the estimates on ONNX Runtime."""
@@ -27,16 +29,18 @@ def core_cache_bytes(clock: str, fingerprint: Mapping[str, str]) -> int | None:
     return whole_number(fingerprint.get("core_cache_bytes", ""), _MOST_DIGITS) or DEFAULT_BYTES
 
 
-def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -> Floats:
+def cold_shares(weight_bytes: Ints, warm_s: Floats, cache_bytes: int, *, in_part: bool = True) -> Floats:
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
     A network reads its weights in the same order each time. A core's own cache loses those that do not fit into it
-    (`Network.runs_from_caches`). The next cache keeps HELD_CACHES times as many bytes from one run to the next, and
-    memory supplies the rest. Without `in_part`, a network with more weights than that is cold as a whole.
+    (`Network.runs_from_caches`). Of what the next cache cannot hold, each byte that is read replaces another one that
+    is needed again: twice as much is lost. Others replace the rest as time passes, `warm_s` from one run to the next.
+    Without `in_part`, a network is cold or warm as a whole.
     """
     held_bytes = HELD_CACHES * cache_bytes
-    found = np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))
-    return found if in_part else np.ceil(found)
+    lost = np.minimum(1.0, 2.0 - 2.0 * held_bytes / np.maximum(weight_bytes, held_bytes))
+    found = np.asarray(1.0 - (1.0 - lost) * np.exp(-np.maximum(warm_s, 0.0) / KEPT_S))
+    return found if in_part else np.round(found)
 
 
 def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:

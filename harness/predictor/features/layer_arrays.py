@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.predictor.features.layer_features import LayerFeatures, code_of, unfolds
+from harness.predictor.features.layer_features import LayerFeatures, code_of, multiplies_windows, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
@@ -16,7 +16,10 @@ _PLAIN = (
     *("result_elements", "is_channelwise"),
 )
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
-_DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
+_DERIVED = (
+    *("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes", "unfolded_bytes"),
+    *("copy_macs",),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class LayerArrays:
     out_bytes: Floats
     weight_bytes: Floats
     moved_bytes: Floats
+    unfolded_bytes: Floats
+    copy_macs: Floats
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -80,10 +85,15 @@ class LayerArrays:
         """Whether the layer is a convolution whose windows a runtime copies before a product."""
         return np.array([unfolds(name) for name in self.operators], dtype=bool)
 
+    @property
+    def multiplies_windows(self) -> Mask:
+        """Whether the layer is a convolution that is a product of matrices for each group, see `multiplies_windows`."""
+        return np.array([multiplies_windows(name) for name in self.operators], dtype=bool)
+
     def without_copies(self) -> LayerArrays:
         """Return the layers as on a device that reads the windows of all convolutions in place."""
         moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
-        return replace(self, moved_bytes=moved_bytes)
+        return replace(self, moved_bytes=moved_bytes, copy_macs=np.zeros(len(self)))
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""

@@ -30,6 +30,8 @@ PACKED = "-packed4-int8"
 """That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
+_MACS, _MACS_3D = 8, 20
+"""Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
 _OTHER_AXES = ("-1d", "-3d")
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
@@ -137,6 +139,17 @@ class LayerFeatures:
         if multiplies_windows(self.operator):
             return (self.rows * self.taps * self.in_channels + self.groups * _START) * self.element_bytes
         return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
+
+    @property
+    def copy_macs(self) -> int:
+        """Multiply-adds that a core does while it copies the windows of a product of each group, see `unfolded_bytes`.
+
+        They stay in its cache. Along three axes, each element has a place of its own to compute.
+        """
+        if not multiplies_windows(self.operator):
+            return 0
+        each = _MACS_3D if code_of(self.operator).endswith("-3d") else _MACS
+        return each * self.unfolded_bytes // self.element_bytes
 
     @property
     def moved_bytes(self) -> int:

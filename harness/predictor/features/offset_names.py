@@ -6,7 +6,14 @@ import math
 from typing import Final
 
 from harness.predictor.features.data_movement_classes import NORM
-from harness.predictor.features.layer_features import CODE_LEVELS, INTEGER, LayerFeatures, classes_of, code_of
+from harness.predictor.features.layer_features import (
+    CODE_LEVELS,
+    INTEGER,
+    LayerFeatures,
+    classes_of,
+    code_of,
+    multiplies_windows,
+)
 
 DEVICE: Final = ""
 WIDEST = 16
@@ -20,20 +27,22 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     """Return the names whose offsets add up to the constants of a layer, the device's first."""
     classes, code = classes_of(layer.operator), code_of(layer.operator)
     coarse = classes[: CODE_LEVELS - 1]
-    variant = " ".join(map(str, (code, *layer.kernel, *layer.stride, *layer.dilation)))
+    # A product of copied windows does not depend on how far apart their elements were.
+    is_product = multiplies_windows(layer.operator)
+    variants = [] if is_product else [" ".join(map(str, (code, *layer.kernel, *layer.stride, *layer.dilation)))]
     inputs = layer.in_channels // layer.groups
     # Fewer input channels than a vector holds, as in first layers, are not what fills it.
     few = not layer.is_channelwise and inputs < WIDEST
     together = layer.columns if few else math.gcd(inputs, layer.columns)
     across = layer.groups if layer.is_channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
-    vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
+    vectors = [] if is_product or layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]
     # Rows of a matrix that are whole pages apart share few places of a cache.
     paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []
-    return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm, *paged)))
+    return tuple(dict.fromkeys((DEVICE, *classes, *variants, *vectors, *maps, *warm, *paged)))
 
 
 def window_of(name: str) -> tuple[str, float] | None:

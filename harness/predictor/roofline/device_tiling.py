@@ -81,6 +81,7 @@ class DeviceTiling:
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
+    pixels_fill_vectors: products of copied windows have an output channel in each row of a tile, pixels in its columns
     shares_work: several processors share the work of large layers, at a second start-up
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
@@ -93,6 +94,7 @@ class DeviceTiling:
     product_share: Share = 1.0
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
+    pixels_fill_vectors: bool = True
     shares_work: bool = False
     holds_weights: bool = False
 
@@ -112,7 +114,12 @@ class DeviceTiling:
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles); with folds, of which each streams all pixels."""
-        waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
+        rows, columns = self._matrix(arrays)
+        waves = []
+        for own_rows, own_columns, together in self.tiles:
+            tiles = arrays.groups * np.ceil(rows / own_rows) * np.ceil(columns / own_columns)
+            parts = arrays.groups * arrays.rows / (own_rows * own_columns)
+            waves.append(np.where(arrays.channelwise, parts, tiles) / (self.units * together))
         shares = np.stack(waves, axis=1) * _whole_vectors(arrays)[:, None]
         if self.holds_weights:
             folds = shares / arrays.rows[:, None] * self._depth_steps(arrays)[:, None]
@@ -122,9 +129,15 @@ class DeviceTiling:
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, or the pixels that a fold streams, (layers,)."""
         on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
+        on_map = np.where(arrays.multiplies_windows, 1.0, on_map)  # copied windows contain their padding
         own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
         steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
         return np.where(arrays.channelwise, own / self.depth, steps * on_map)
+
+    def _matrix(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
+        """Return the rows and columns of each group's product, as tiles cover them."""
+        swapped = arrays.multiplies_windows & (self.pixels_fill_vectors and not self.holds_weights)
+        return np.where(swapped, arrays.columns, arrays.rows), np.where(swapped, arrays.rows, arrays.columns)
 
     def _depth_steps(self, arrays: LayerArrays) -> Floats:
         channels = arrays.group_channels
@@ -146,8 +159,3 @@ def _whole_vectors(arrays: LayerArrays) -> Floats:
     """
     own = arrays.channelwise & (arrays.sizes["element_bytes"] == 1) & (arrays.taps > 1)
     return np.where(own, np.ceil(arrays.groups / _VECTOR_BYTES) * _VECTOR_BYTES / arrays.groups, 1.0)
-
-
-def _tiles(arrays: LayerArrays, rows: int, columns: int) -> Floats:
-    tiles = arrays.groups * np.ceil(arrays.rows / rows) * np.ceil(arrays.columns / columns)
-    return np.where(arrays.channelwise, arrays.groups * arrays.rows / (rows * columns), tiles)

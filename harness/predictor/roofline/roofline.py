@@ -3,7 +3,8 @@
     latency = launch + work + second
     work    = (kernel^p + memory^p + weights^p)^(1/p)
     second  = softest minimum of start-up and alone * work, where processors share the work of a layer; 0 elsewhere
-    kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class
+    kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
+              copying windows for a product of each group counts as turns
     memory  = bytes of activations * seconds_per_byte
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory
 
@@ -132,8 +133,11 @@ class LayerQuantities:
         area = np.array([rows * columns * together for rows, columns, together in tiling.tiles], dtype=np.float64)
         weights = np.where(arrays.weight_bytes > 0.0, np.log(np.maximum(arrays.weight_bytes, 1.0)), NOTHING)
         turn_macs = area * tiling.depth * tiling.units
-        bytes_ = np.log(arrays.moved_bytes - arrays.weight_bytes)
-        return cls(waves, waves * tiling.turns(arrays), turn_macs, bytes_, weights)
+        # The windows of products stay in the cache of a core.
+        of_windows = np.where(arrays.copy_macs > 0.0, arrays.unfolded_bytes, 0.0)
+        bytes_ = np.log(arrays.moved_bytes - arrays.weight_bytes - of_windows)
+        turns = waves * tiling.turns(arrays) + arrays.copy_macs / turn_macs[:, None]
+        return cls(waves, turns, turn_macs, bytes_, weights)
 
 
 @dataclass(frozen=True)

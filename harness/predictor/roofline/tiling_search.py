@@ -77,13 +77,15 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
-    Layers that may copy their windows show whether they do, wide windows on large maps the buffer, transposed
-    convolutions the share of their product. Windows are copied, all maps are loaded once and all of a product moves, as
-    in ONNX Runtime, unless another value is nearer to held-out ones of these layers by more than two standard errors.
+    Layers that may copy their windows show whether they do and what fills the vectors of their product, wide windows on
+    large maps the buffer, transposed convolutions the share of their product. Windows are copied, pixels fill vectors,
+    all maps are loaded once and all of a product moves, as in ONNX Runtime, unless another value is nearer to held-out
+    ones of these layers by more than two standard errors.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     questions: list[tuple[Mask, list[dict[str, Any]]]] = [
         (arrays.copies, [{"copies_windows": False}]),
+        (arrays.multiplies_windows, [{"pixels_fill_vectors": False}]),
         (arrays.adds_up, [{"product_share": share} for share in _PRODUCT_SHARES]),
         (wide, [{"buffer_bytes": size} for size in _BUFFERS]),
     ]

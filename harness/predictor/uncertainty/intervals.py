@@ -21,6 +21,7 @@ ANY = ""
 """Stands for all operators."""
 _LEAST_SCORES = 20
 _LEAST_FLOOR = 1e-3
+_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,16 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Scale:
-    """The expected error of layers that all trees agree on.
+    """The expected errors of layers that all trees agree on: `long` at a latency of `long_s`, `short` at `short_s`.
 
-    `relative` is that of long layers. `absolute_s` widens the intervals of layers about as short.
+    The error of another layer follows from its latency, on logarithms: that of `long` at least, and for ever shorter
+    layers at most as much beyond `short` as that is beyond `long`.
     """
 
-    relative: Amount
-    absolute_s: Amount
+    long: Amount
+    long_s: Amount
+    short: Amount
+    short_s: Amount
 
 
 @dataclass(frozen=True)
@@ -125,14 +129,14 @@ def calibrate(residuals: Residuals) -> Calibration:
 
 
 def _expected(errors: Floats, predicted_s: Floats) -> Scale:
-    """Return the relative error of the longer half of some layers, and what the shorter half has beyond it."""
-    short = predicted_s < np.median(predicted_s)
-    long_error = float(np.median(errors[~short]))
-    if not short.any():
-        return Scale(max(long_error / 2.0, _LEAST_FLOOR), 0.0)
-    excess = float(np.median(errors[short])) ** 2 - long_error**2
-    absolute_s = math.sqrt(max(0.0, excess)) * float(np.median(predicted_s[short]))
-    return Scale(max(long_error / 2.0, _LEAST_FLOOR), absolute_s)
+    """Return half the median errors of the longer and of the shorter half of some layers; the latter is not less."""
+    is_short = predicted_s < np.median(predicted_s)
+    is_short = is_short if is_short.any() else ~is_short
+    (long, long_s), (short, short_s) = (
+        (max(float(np.median(errors[own])) / 2.0, _LEAST_FLOOR), float(np.median(predicted_s[own])))
+        for own in (predicted_s >= np.median(predicted_s), is_short)
+    )
+    return Scale(long, long_s, max(long, short), short_s)
 
 
 def conformal_quantile(scores: Sequence[float] | Floats) -> float:
@@ -145,5 +149,9 @@ def _scales(
     expected: Mapping[str, Scale], operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats
 ) -> Floats:
     own = [expected.get(operator, expected[ANY]) for operator in operators]
-    relative, absolute_s = (np.array([getattr(one, name) for one in own]) for name in ("relative", "absolute_s"))
-    return np.asarray(np.sqrt(spread**2 + relative**2 + (absolute_s / predicted_s) ** 2) * (1.0 + beyond))
+    rows = [(one.long, one.long_s, one.short, one.short_s) for one in own]
+    long, log_long_s, short, log_short_s = np.log(np.array(rows, dtype=np.float64).reshape(-1, 4)).T
+    apart = np.maximum(log_long_s - log_short_s, _SAME)
+    share = np.clip((log_long_s - np.log(predicted_s)) / apart, 0.0, 2.0)
+    typical = np.exp(long + share * (short - long))
+    return np.asarray(np.hypot(spread, typical) * (1.0 + beyond))

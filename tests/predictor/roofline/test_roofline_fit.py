@@ -138,6 +138,32 @@ def test_whether_windows_are_copied_is_found(copies: bool) -> None:
     assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
 
 
+@pytest.mark.parametrize("pixels", [False, True])
+def test_what_fills_the_vectors_of_products_of_windows_is_found(pixels: bool) -> None:
+    """Convolutions of signals with few channels or few pixels show which of both a vector holds."""
+    sizes = np.random.default_rng(7).integers((8, 1, 8, 1), (64, 40, 200, 8), (30, 4))
+    layers = [
+        replace(
+            convolution(
+                batch=1,
+                in_channels=inputs,
+                out_channels=outputs,
+                size=(edge,),
+                kernel=(taps,),
+                stride=(1,),
+                padding=(0,),
+                dilation=(1,),
+            ),
+            operator="mac/conv/dense-1d/plain",
+        )
+        for inputs, outputs, edge, taps in sizes.tolist()
+    ]
+    usual = DeviceTiling(1, 1, 1, ((1, 16, 1),))
+    machine, arrays = replace(usual, pixels_fill_vectors=pixels), layer_arrays(layers)
+    latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays).turns[0]
+    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(layers))) == machine
+
+
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 18])
 def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
     """Dilated convolutions of a machine show the buffer whose tiles it loads, or that it loads all maps once."""

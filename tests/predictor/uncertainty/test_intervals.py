@@ -78,6 +78,17 @@ def test_short_layers_widen_only_their_own_operator() -> None:
     assert long < 0.1 and other < 0.1
 
 
+def test_intervals_do_not_grow_without_end_as_layers_become_short() -> None:
+    """An operator whose short layers have larger errors gives layers of no time at all a bounded interval."""
+    errors = np.concatenate([np.full(50, 0.2), np.full(50, 0.02)])
+    latency_s = np.concatenate([np.full(50, 1e-5), np.full(50, 1e-3)])
+    zeros = np.zeros(100)
+    calibration = calibrate(Residuals(("Conv",) * 100, (Coverage.INSIDE,) * 100, errors, zeros, zeros, latency_s))
+    asked_s = np.array([1e-3, 1e-5, 1e-9, 1e-15])
+    long, short, *none = calibration.half_widths(["Conv"] * 4, [Coverage.INSIDE] * 4, *np.zeros((2, 4)), asked_s)
+    assert 0.02 <= long < short < none[0] == none[1] < 10 * short + 1e-9
+
+
 def test_further_out_is_never_narrower() -> None:
     """A coverage class with smaller errors than a nearer one gets the nearer one's quantile."""
     lucky = residuals([0.01] * 60, Coverage.EDGE)
