@@ -30,7 +30,8 @@ def follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout
                 selector.register(stream, selectors.EVENT_READ, output)
         # A process that the program started may keep its pipes open, so the end of the program is also checked.
         while selector.get_map():
-            ready = selector.select(_SLICE_S)
+            has_ended = _has_ended(process.pid)  # asked first: what a program prints before its end is read
+            ready = selector.select(0.0 if has_ended else _SLICE_S)
             for key, _ in ready:
                 data = os.read(key.fd, _READ_BYTES)
                 key.data.extend(data)
@@ -38,10 +39,10 @@ def follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout
                     selector.unregister(key.fileobj)
             if sum(map(len, outputs)) > most_bytes:
                 return "printed more than %d MiB and was killed" % (most_bytes >> 20)
-            if time.monotonic() > deadline:
-                break
-            if not ready and _has_ended(process.pid):
+            if has_ended and not ready:
                 return ""
+            if not has_ended and time.monotonic() > deadline:
+                break
     pause_s = 1e-4
     while not _has_ended(process.pid):
         if time.monotonic() > deadline:

@@ -43,8 +43,8 @@ _TRIES = 10
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
-_TURN_S = 2.0
-"""How long a session that shares the resource waits for others to fetch their tokens, a matter of milliseconds."""
+_TURN_S, _MOMENT_S = 2.0, 0.07
+"""How long a session waits for those who need the lock for milliseconds, and for any other holder."""
 
 
 class LeaseHeld(Exception):
@@ -115,8 +115,7 @@ class Lease:
         for _ in range(_TRIES):
             handle = _open_shared(self._path)
             try:
-                locked = (shared and _lock_in_turn(handle)) or _lock(handle)
-                if not locked and not (_evict_stopped(handle) and _lock(handle)):
+                if not _lock(handle, shared) and not (_evict_stopped(handle) and _lock(handle, shared)):
                     raise LeaseHeld(self.resource, _holder(handle))
                 if _is_at(handle, self._path):
                     self.token = self._next_token(handle, holder, shared)
@@ -199,26 +198,27 @@ def _path(resource: str) -> str:
     return os.path.join(runtime_folder(), resource + ".lease")
 
 
-def _lock(handle: int) -> bool:
-    """Try a few times, because `holder_of` in another process also locks for a moment."""
-    for pause_s in (0.02, 0.05, 0.0):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            time.sleep(pause_s)
-    return False
+def _lock(handle: int, shared: bool = False) -> bool:
+    """Wait for processes that only look at the lock; if the lease is `shared`, also for those that fetch their tokens.
 
-
-def _lock_in_turn(handle: int) -> bool:
-    """Wait for the lock while others that share the resource fetch their tokens."""
-    deadline = time.monotonic() + _TURN_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+    A holder that is about to end has a moment.
+    """
+    began_s = time.monotonic()
+    while not _takes(handle, fcntl.LOCK_EX):
+        is_passing = shared or _takes(handle, fcntl.LOCK_SH)  # only those who look leave room for another one
+        if time.monotonic() - began_s > (_TURN_S if is_passing else _MOMENT_S):
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)  # two that kept a shared lock would wait for each other
         time.sleep(0.01)
-    return False
+    return True
+
+
+def _takes(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _open_shared(path: str) -> int:

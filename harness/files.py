@@ -30,7 +30,7 @@ _BLOCK_BYTES = 1 << 20
 _WRITING = ".writing-"
 """The beginning of the names of temporary files."""
 _LEFT_OVER = re.compile(re.escape(_WRITING) + r"[0-9a-f]{12}(\.[^.]*)?")
-_LOCKING_S = 1.0
+_LOCKING_S = 60.0
 """How long a writer may take to lock the temporary file that it has created."""
 _BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\uFE62-\uFE66\uFE6B\u2212])""")
 """The beginning of a cell, or a semicolon, which separates cells in some countries, before a sign, also a wide one."""

@@ -82,7 +82,7 @@ class Visit:
         assert (self.errors, self.dialogs, self.requests) == ([], [], [self.page.url])
 
     def _assert_fits(self) -> None:
-        for _ in range(50):  # figures follow the window after a while
+        for _ in range(300):  # figures follow the window after a while
             if self.page.evaluate(_FITS):
                 return
             self.page.wait_for_timeout(100)
@@ -92,12 +92,13 @@ class Visit:
         """Return the tooltip with the pointer at the first point or bar of a figure that has one."""
         self.page.locator(figure).scroll_into_view_if_needed()
         x, y = self.page.evaluate(_FIRST_POINT, figure)
-        self.page.mouse.move(x - 40, y)
-        self.page.mouse.move(x, y, steps=4)
-        for _ in range(20):
-            self.page.wait_for_timeout(50)
-            if text := str(self.page.evaluate(_TOOLTIPS)):
-                return text
+        for _ in range(30):  # a page that is still busy does not notice the pointer
+            self.page.mouse.move(x - 40, y)
+            self.page.mouse.move(x, y, steps=4)
+            for _ in range(20):
+                self.page.wait_for_timeout(50)
+                if text := str(self.page.evaluate(_TOOLTIPS)):
+                    return text
         return ""
 
 

@@ -98,13 +98,11 @@ def ablation(rows: int) -> None:
         ("roofline without steps", NO_STEPS),
         ("roofline with steps", find_tiling(work, latency_s, 0)),
     ):
-        training = Training(
-            work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), np.ones(len(work)), steps, seed=0
-        )
+        training = Training(work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), steps, seed=0)
         roofline, columns, log_ratio = training.roofline()
-        asked_columns, base = feature_matrix(asked, roofline)
+        asked_columns, terms = feature_matrix(asked, roofline)
         for way, grow in WAYS.items():
-            log_latency, mean = base.copy(), base.copy()
+            log_latency, mean = terms.latency.copy(), terms.latency.copy()
             for operator in sorted(set(work.operators)):
                 own, there = index_of(work, operator), index_of(asked, operator)
                 trees = grow(columns[own], log_ratio[own], 0)

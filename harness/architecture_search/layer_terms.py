@@ -22,8 +22,9 @@ from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.weight_loads import WeightLoads
 from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
 
-_DISPLACED = 0
-"""The source of errors of entries that the table also lists in a neighbourhood; it counts seconds."""
+_DISPLACED, _CHAINED = 0, 1
+"""The sources of errors of entries that the table also lists in a neighbourhood, and of predictions; they count
+seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Terms:
     `remainder_s` is the sum of the known layers. `spread_s2` is the variance that no other layer shares. `coverage`
     counts layers in the order of `COVERAGE_CLASSES`; `counts` are the numbers of sources of errors, and how often each
     occurs. `loads` are the layers in their order, where the device loads weights ahead: the number of each, and its
-    latency if it is predicted, else 0.
+    latency if it is predicted, else 0. During `loads_s`, predicted layers keep the memory busy with their weights.
     """
 
     remainder_s: float
@@ -41,6 +42,7 @@ class Terms:
     coverage: tuple[int, ...]
     counts: tuple[tuple[int, float], ...]
     loads: tuple[tuple[int, float], ...] = ()
+    loads_s: float = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -57,11 +59,11 @@ class ErrorSources:
         self._predicted: dict[LayerFeatures, int] = {}
         self._predictions: dict[LayerFeatures, LayerPrediction] = {}
         self._loading: dict[LayerFeatures, int] = {}
-        self._number = _DISPLACED + 1
+        self._number = _CHAINED + 1
 
     def terms(self, layers: Iterable[tuple[KeyedLayer, LookedUp]]) -> Terms:
         """Return the terms of some layers of a network, in their order."""
-        remainder_s = spread_s2 = 0.0
+        remainder_s = spread_s2 = loads_s = 0.0
         coverage: Counter[str] = Counter()
         counts: dict[int, float] = defaultdict(float)
         loads: list[tuple[int, float]] = []
@@ -82,10 +84,13 @@ class ErrorSources:
                 predicted = layer.predicted
                 prediction = self._predictions.setdefault(predicted.layer, predicted.prediction)
                 remainder_s += prediction.latency_s
+                loads_s += prediction.loads_s
                 counts[self._of_prediction(predicted.layer)] += 1.0
+                if self._table.chain_error:
+                    counts[_CHAINED] += prediction.latency_s
             loads += self._loads(keyed, layer)
         held = tuple(coverage[name] for name in COVERAGE_CLASSES)
-        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads))
+        return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())), tuple(loads), loads_s)
 
     def weight_loads(self) -> WeightLoads | None:
         """Return the loads of the layers by their numbers; None where they change no latency."""
@@ -104,6 +109,7 @@ class ErrorSources:
         """Return the matrix of the quadratic form, in s²."""
         found = np.zeros((self._number, self._number))
         found[_DISPLACED, _DISPLACED] = self._table.displacement**2
+        found[_CHAINED, _CHAINED] = self._table.chain_error**2 if self._predicted else 0.0
         if self._entries:
             at = np.array([*self._entries.values()])
             found[np.ix_(at, at)] = self._of_entries(np.array([*self._entries]))

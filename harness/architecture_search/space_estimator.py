@@ -82,6 +82,11 @@ class SpaceTables:
         """The tables of variances, which only intervals need."""
         return PairTables.of(self.positions, self.latencies.codes.sizes, self.covariance)
 
+    @functools.cached_property
+    def loads(self) -> SumTables:
+        """The tables of loads of weights, which only devices with their own memory need."""
+        return SumTables.of(self.positions, self.latencies.codes.sizes, lambda one: one.loads_s)
+
     def layers_s(self, choices: Choices) -> Floats:
         """Return the sum of the latencies of each candidate's layers."""
         found = np.asarray(self.latencies.sums(choices), np.float64)
@@ -92,7 +97,8 @@ class SpaceTables:
 class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
-    `overhead_s` and `exchange_s`, which the layers take at least, are those of every candidate, with their variances.
+    `overhead_s` and `exchange_s` are those of every candidate, with their variances. The layers take at least
+    `exchange_s` and the loads of their weights.
     `relative_variance` is that of errors which all layers share, `interruptions` is that of the table. `tables` are for
     weights that are in the caches and for those that are not, or one for both; where there are two, `weights` mixes
     them.
@@ -177,9 +183,19 @@ class SpaceEstimator:
         layers_s, *cold_s = self._sums(choices)
         if self.weights is not None:
             layers_s += self.weights.cold_shares(choices, layers_s) * (cold_s[0] - layers_s)
-        np.maximum(layers_s, self.exchange_s, out=layers_s)
+        np.maximum(layers_s, self._least_s(choices), out=layers_s)
         layers_s += self.overhead_s
         return layers_s if self.interruptions == 0 else layers_s * lengthening(layers_s, self.interruptions)[0]
+
+    def _least_s(self, choices: Choices) -> Floats:
+        """Return how long each candidate's transfers take; 0 on a device without a memory of its own."""
+        if not self.exchange_s:
+            return np.zeros(choices.shape[1])
+        warm_s, *cold_s = (np.asarray(one.loads.sums(choices), np.float64) for one in self.tables)
+        if self.weights is not None:
+            share = self.weights.cold_shares(choices, self.tables[0].layers_s(choices))
+            warm_s += share * (cold_s[0] - warm_s)
+        return self.exchange_s + warm_s
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
         variances_s2 = (one.variances.sums(choices) for one in self.tables)
@@ -187,10 +203,11 @@ class SpaceEstimator:
         if self.weights is not None:
             share = self.weights.cold_shares(choices, layers_s)
             layers_s, variance_s2 = mixture(share, (layers_s, variance_s2), cold[0])
-        latency_s = self.overhead_s + np.maximum(layers_s, self.exchange_s)
+        least_s = self._least_s(choices)
+        latency_s = self.overhead_s + np.maximum(layers_s, least_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
         latency_s = factor * latency_s
-        exchange_variance_s2 = np.where(layers_s < self.exchange_s, self.exchange_variance_s2, 0.0)
+        exchange_variance_s2 = np.where(layers_s < least_s, self.exchange_variance_s2, 0.0)
         variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2 + exchange_variance_s2)
         variance_s2 += (self.relative_variance + doubt**2) * latency_s**2
         half_s = Z_95 * np.sqrt(variance_s2)

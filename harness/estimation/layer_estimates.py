@@ -67,12 +67,14 @@ class LookedUp:
 class LayerSum:
     """The layers of a network, the sum of what is known of their latencies, and its variance.
 
-    The variance is that of errors which belong to layers, not to the whole network.
+    The variance is that of errors which belong to layers, not to the whole network. During `loads_s`, predicted layers
+    keep the memory busy with their weights.
     """
 
     estimates: tuple[LayerEstimate, ...]
     latency_s: float
     variance_s2: float
+    loads_s: float
 
     @classmethod
     def of(cls, layers: Sequence[LookedUp], table: Lut) -> LayerSum:
@@ -83,24 +85,28 @@ class LayerSum:
         variance_s2 = _variance(table, found)
         predicted = [one.predicted for one in layers if one.predicted is not None]
         variance_s2 += stderr_of_sum([one.layer for one in predicted], [one.prediction for one in predicted]) ** 2
+        if predicted:  # the predictor is loaded only for layers that need it
+            variance_s2 += (table.chain_error * sum(one.latency_s for one in predicted)) ** 2
         # The displacement of large tables takes long.
         variance_s2 += (table.displacement * aside_s) ** 2 if aside_s else 0.0
         estimates = tuple(one.estimate for one in layers)
         latency_s = sum(one.remainder_s for one in estimates if one.remainder_s is not None)
-        return cls(estimates, latency_s, variance_s2)
+        loads_s = sum(one.prediction.loads_s for one in predicted)
+        return cls(estimates, latency_s, variance_s2, loads_s)
 
     def mixed(self, cold: LayerSum, share: float) -> LayerSum:
         """Return the sum of a network that is cold by this share, and warm, as these layers are, by the rest."""
         mean_s, variance_s2 = mixture(share, (self.latency_s, self.variance_s2), (cold.latency_s, cold.variance_s2))
         pairs = zip(self.estimates, cold.estimates, strict=True)
-        return LayerSum(tuple(_mixed(one, other, share) for one, other in pairs), mean_s, variance_s2)
+        loads_s = self.loads_s + share * (cold.loads_s - self.loads_s)
+        return LayerSum(tuple(_mixed(one, other, share) for one, other in pairs), mean_s, variance_s2, loads_s)
 
     def times(self, factor: float) -> LayerSum:
         """Return the layers of a machine on which each takes `factor` times as long."""
         if factor == 1:
             return self
         estimates = tuple(one.times(factor) for one in self.estimates)
-        return LayerSum(estimates, factor * self.latency_s, factor**2 * self.variance_s2)
+        return LayerSum(estimates, factor * self.latency_s, factor**2 * self.variance_s2, factor * self.loads_s)
 
 
 def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]) -> tuple[_Values, _Values]:

@@ -147,8 +147,8 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
     exchange_s, exchange_variance_s2 = table.overhead.exchange(network.whole_input_bytes, terms.output_bytes)
     layers_s = max(0.0, layers.latency_s)
-    if exchange_s > layers_s:
-        overhead_s += exchange_s - layers_s
+    if exchange_s and exchange_s + layers.loads_s > layers_s:
+        overhead_s += exchange_s + layers.loads_s - layers_s
         overhead_variance_s2 += exchange_variance_s2
     factor, doubt = lengthening(layers_s + overhead_s, table.interruptions)
     layers, overhead_s = layers.times(factor), overhead_s * factor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.lut.chain_rows import ChainRow
+from harness.lut.layer_work import MULTIPLIES
 from harness.lut.table import WARM, Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExample
@@ -29,22 +29,26 @@ def learn_predictor(
 ) -> bytes:
     """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from.
 
-    `chains` show what networks leave of the latency of their layers, of which estimates subtract the rest.
+    `chains` name the layers whose neighbourhoods are those of chains.
     """
-    examples = tuple(training_examples(entries))
+    examples = tuple(training_examples(entries, chains))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
-    from harness.lut.weights_ahead import left_in_networks
     from harness.predictor.fit import fit_predictor  # loads an optimiser
 
-    left = partial(left_in_networks, {entry.place: entry for entry in entries}, chains)
-    return fit_predictor(examples, left_in_networks=left, progress=progress).content
+    return fit_predictor(examples, progress=progress).content
 
 
-def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
-    """Yield layers as networks run them: in a neighbourhood where the table has one, else in context."""
+def training_examples(entries: Sequence[Entry], chains: Sequence[ChainRow] = ()) -> Iterator[TrainingExample]:
+    """Yield layers as networks run them: in a neighbourhood where the table has one, else in context.
+
+    In `chains`, that is true of data movement alone: a product's part of its chain is mostly due to its neighbours, to
+    what they load and store and to how long they hide loads, so products in context are learnt.
+    """
     near = {entry.key for entry in entries if "@" in entry.context}
-    learnt = [entry for entry in entries if "@" in entry.context or entry.key not in near]
+    chained = {row.key for row in chains}
+    alone = {entry.key for entry in entries if "@" not in entry.context and entry.key in chained and _is_product(entry)}
+    learnt = [entry for entry in entries if ("@" in entry.context) == (entry.key in near - alone)]
     shares = _unresolved_shares(learnt)
     for entry in learnt:
         layer = describe(entry.signature, entry.context, warm=entry.visit == WARM)
@@ -52,6 +56,11 @@ def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
             latency_s = entry.latency_s if entry.resolved else entry.latency_s * shares[entry.op]
             stderr_s = entry.stderr_s if latency_s >= LEAST_S else max(entry.stderr_s, _LEAST_UNSURE_S)
             yield TrainingExample(layer, max(latency_s, LEAST_S), stderr_s, frozenset(entry.networks.split()))
+
+
+def _is_product(entry: Entry) -> bool:
+    layer = describe(entry.signature, entry.context)
+    return layer is not None and layer.operator.startswith(MULTIPLIES)
 
 
 def _unresolved_shares(entries: Sequence[Entry]) -> dict[str, float]:

@@ -155,6 +155,8 @@ def _names_in(path: Path, names: Sequence[str]) -> list[str]:
                 text = tail + chunk
                 found |= {name: None for encoded, name in wanted.items() if encoded in text}
                 tail = text[-longest:]
+    except FileNotFoundError:  # a temporary file of a command at work
+        return []
     except OSError as error:
         step = "It may refer to a table; make it readable, or move it out of the workspace"
         raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=step) from error

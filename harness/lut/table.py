@@ -26,6 +26,7 @@ from harness.notebook import frame, html_table
 if TYPE_CHECKING:
     import pandas
 
+    from harness.lut.weights_ahead import ChainFit
     from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
@@ -210,13 +211,22 @@ class Lut:
         return Predictor(self.predictor)
 
     @functools.cached_property
+    def _chain_fit(self) -> ChainFit | None:
+        if self.loaded_predictor is None or not self.chains:
+            return None
+        from harness.lut.weights_ahead import fit_chains  # loads the features of a predictor
+
+        return fit_chains(self.by_place, self.chains, self.loaded_predictor.weight_loads)
+
+    @property
     def weights_ahead(self) -> int:
         """The bytes of weights that the device loads ahead of their layers; 0 where the table has no chains."""
-        if self.loaded_predictor is None or not self.chains:
-            return 0
-        from harness.lut.weights_ahead import weights_ahead  # loads the features of a predictor
+        return 0 if self._chain_fit is None else self._chain_fit.ahead_bytes
 
-        return weights_ahead(self.by_place, self.chains, self.loaded_predictor.weight_loads)
+    @property
+    def chain_error(self) -> float:
+        """The relative error that all single layers share where networks chain them; 0 without chains."""
+        return 0.0 if self._chain_fit is None else self._chain_fit.error
 
     @property
     def cache_bytes(self) -> int | None:

@@ -166,10 +166,10 @@ def _tables(root: Path, device: str, variant: Variant) -> dict[Path, ManifestSum
 
 
 def made_of(folder: Path) -> ManifestSummary:
-    """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
+    """Return what a table's manifest says; nothing of one that is damaged, which `read_lut` reports, or removed now."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
         fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])
         return ManifestSummary(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, LutNotFound):
         return ManifestSummary("", "", None)

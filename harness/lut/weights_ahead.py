@@ -1,11 +1,9 @@
-"""The weights that a device loads ahead of their layers, found from the chains of a table's networks."""
+"""What the chains of a table's networks show: how far a device loads weights ahead, and how far sums are off."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +13,6 @@ from harness.array_types import Floats
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.lut.neighbourhoods import KnownLayer
 from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.weight_loads import LoadsOf, WeightLoads
 
 _SIZES = (0, *(1 << power for power in range(14, 27)))
@@ -27,9 +24,8 @@ Entries = Mapping[tuple[str, str], KnownLayer]
 
 @dataclass(frozen=True)
 class _Network:
-    """A network's layers, their loads and latencies as single layers, and the latency of its chains, in seconds."""
+    """The loads of a network's layers, their latencies as single layers, and that of its chains, in seconds."""
 
-    layers: Sequence[LayerFeatures]
     loads: WeightLoads
     singles_s: Floats
     chains_s: float
@@ -39,26 +35,22 @@ class _Network:
         return abs(math.log(float(self.loads.left(size) @ self.singles_s) / self.chains_s))
 
 
-def weights_ahead(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> int:
-    """Return the bytes with which single layers add up to the chains of networks best; 0 without chains.
+@dataclass(frozen=True)
+class ChainFit:
+    """The bytes of weights that a device loads ahead, and the relative error of sums of single layers that is left."""
+
+    ahead_bytes: int
+    error: float
+
+
+def fit_chains(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> ChainFit:
+    """Return the bytes with which single layers add up to the chains of networks best; zeros without chains.
 
     The smallest of equally good sizes counts. No latency of a whole network is used.
     """
-    return _size(_networks(entries, rows, loads_of))
-
-
-def left_in_networks(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> dict[LayerFeatures, float]:
-    """Return the share of each layer's latency that its networks leave, on average; only for layers of chains."""
     networks = _networks(entries, rows, loads_of)
-    size, found = _size(networks), defaultdict[LayerFeatures, list[float]](list)
-    for network in networks:
-        for layer, share in zip(network.layers, network.loads.left(size).tolist(), strict=True):
-            found[layer].append(share)
-    return {layer: statistics.fmean(shares) for layer, shares in found.items()}
-
-
-def _size(networks: Sequence[_Network]) -> int:
-    return min(_SIZES, key=lambda size: sum(network.error(size) for network in networks))
+    size = min(_SIZES, key=lambda size: sum(network.error(size) for network in networks))
+    return ChainFit(size, math.hypot(*(one.error(size) for one in networks)) / math.sqrt(max(1, len(networks))))
 
 
 def _networks(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> list[_Network]:
@@ -76,7 +68,7 @@ def _network(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> _
     singles_s = np.array([one.remainder_s for one, _ in alone])
     if len(known) != len(rows) or chains_s <= 0.0 or singles_s.sum() <= 0.0:
         return None
-    return _Network(known, loads_of(known), np.maximum(singles_s, 0.0), chains_s)
+    return _Network(loads_of(known), np.maximum(singles_s, 0.0), chains_s)
 
 
 def _alone(entries: Entries, rows: Sequence[ChainRow]) -> Iterator[tuple[KnownLayer, str]]:

@@ -17,8 +17,8 @@ from harness.fleet.store import now
 from harness.text import printable
 from harness.workspace import Workspace
 
-_PAUSES_S = (0.02, 0.05, 0.1, 0.0)
-"""The number of attempts for a busy lock: `running` also locks it for a moment."""
+_LOOK_S, _MOMENT_S = 2.0, 0.15
+"""How long a night waits for those who look at its lock for milliseconds, and for any other holder."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,23 @@ def running(workspace: Workspace) -> Holder | None:
 
 
 def _locked(handle: int, kind: int) -> bool:
-    for pause_s in _PAUSES_S:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            time.sleep(pause_s)
-    return False
+    """Take the lock; wait for those who only look at it, as `running` does, and for a holder that is about to end."""
+    began_s = time.monotonic()
+    while not _takes(handle, kind):
+        patience_s = _LOOK_S if _takes(handle, fcntl.LOCK_SH) else _MOMENT_S
+        if time.monotonic() - began_s > patience_s:
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        time.sleep(0.01)
+    return True
+
+
+def _takes(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _read(handle: int) -> Holder:

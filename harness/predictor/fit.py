@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.tiling_search import find_tiling
-from harness.predictor.roofline.weight_loads import LoadsOf, WeightLoads
 from harness.predictor.stored_parameters import Parameters
 from harness.predictor.stored_trees import write_predictor
 from harness.predictor.training_data import WAYS, HeldOutPredictions, Training, best_way
@@ -29,8 +27,6 @@ from harness.predictor.uncertainty.network_errors import NetworkResiduals, share
 
 Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
-LeftInNetworks = Callable[[LoadsOf], Mapping[LayerFeatures, float]]
-"""Returns the share of latencies that networks leave, given the loads of weights; 1 for layers that it lacks."""
 _LEAST_SHARED = 500
 """Layers from which parts of them are held out in several processes."""
 _TILING_STEPS = 5
@@ -43,15 +39,13 @@ _STRAY = 10.0
 def fit_predictor(
     examples: Sequence[TrainingExample],
     *,
-    left_in_networks: LeftInNetworks = lambda _loads_of: {},
     seed: int = 0,
     progress: Steps = lambda _done, _count: None,
 ) -> Predictor:
     """Learn from measured layers of one device; the same examples and seed give the same predictor.
 
-    A layer measured several times counts once, with its median. Layers held out with their network are compared with
-    what the network leaves of their predictions, as in an estimate. `progress` receives how many steps are done.
-    Raises UsageError below `LEAST_SAMPLES` layers.
+    A layer measured several times counts once, with its median. `progress` receives how many steps are done. Raises
+    UsageError below `LEAST_SAMPLES` layers.
     """
     repeats: dict[LayerFeatures, list[TrainingExample]] = defaultdict(list)
     for example in examples:
@@ -74,12 +68,8 @@ def fit_predictor(
     # On small systems threads wait for each other by spinning, which takes many times as long as one thread.
     with threadpool_limits(1):
         tiling = find_tiling(arrays, latency_s, seed, noise)
-        whole = np.ones(len(arrays))
-        training = Training(tiling.described(arrays), latency_s, noise, sources, whole, tiling, seed)
-        fitted = training.roofline()
-        left = left_in_networks(lambda layers: WeightLoads.of(fitted[0], tiling.described(layer_arrays(layers))))
-        training = replace(training, left=np.array([left.get(layer, 1.0) for layer in repeats]))
-        return _stored(training, fitted, *_judge(training, progress))
+        training = Training(tiling.described(arrays), latency_s, noise, sources, tiling, seed)
+        return _stored(training, training.roofline(), *_judge(training, progress))
 
 
 def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibration, dict[str, float]]:

@@ -78,22 +78,23 @@ class Predictor:
     def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
         known = self._parameters
         arrays = known.roofline.tiling.described(layer_arrays(layers))
-        columns, roofline = feature_matrix(arrays, known.roofline)
+        columns, terms = feature_matrix(arrays, known.roofline)
         fix = self.corrections(arrays, columns)
         classes, beyond = known.hull.locate(arrays)
         low, high = np.log(np.stack(known.bounds.of(arrays)))
-        free = roofline + fix.log_ratio
+        free = terms.latency + fix.log_ratio
         log_latency = np.clip(free, low, high)
         moved = (log_latency != free) & ~known.bounds.moves_nothing(arrays)
         classes = [Coverage.OUTSIDE if is_moved else place for is_moved, place in zip(moved, classes, strict=True)]
         half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
-        bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
+        ends = (log_latency, log_latency - half_width, log_latency + half_width)
+        figures = np.exp(np.stack([*ends, np.minimum(terms.weights, log_latency)]))
         common = known.shares.get(ALL_ALIKE, 0.0)
         shares = {operator: max(common, share_of(known.shares, operator)) for operator in set(arrays.operators)}
         return tuple(
-            LayerPrediction(latency_s, low_s, high_s, place, operator, shares[operator], common)
-            for (latency_s, low_s, high_s), place, operator in zip(
-                bounds.T.tolist(), classes, arrays.operators, strict=True
+            LayerPrediction(latency_s, low_s, high_s, place, operator, shares[operator], common, loads_s)
+            for (latency_s, low_s, high_s, loads_s), place, operator in zip(
+                figures.T.tolist(), classes, arrays.operators, strict=True
             )
         )
 

@@ -32,6 +32,7 @@ class _Roofline(StrictModel):
     names: tuple[str, ...]
     table: tuple[_Row, ...]
     overlap: _Number
+    alone: _Number
 
 
 class _Hull(StrictModel):
@@ -85,6 +86,7 @@ def text_of(parameters: Parameters) -> str:
             "names": roofline.names,
             "table": roofline.table.tolist(),
             "overlap": roofline.overlap,
+            "alone": roofline.alone,
         },
         "hull": {name: np.asarray(value).tolist() for name, value in vars(parameters.hull).items()},
         "bounds": asdict(parameters.bounds),
@@ -120,7 +122,7 @@ def parameters_from(text: str) -> Parameters:
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
     line = content.roofline
     constants, table = np.array(line.tile_constants), np.array(line.table)
-    roofline = Roofline(content.steps, constants, line.names, table, line.overlap)
+    roofline = Roofline(content.steps, constants, line.names, table, line.overlap, line.alone)
     arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators", "names"}).items()}
     hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
     quantiles = {

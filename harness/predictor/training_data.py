@@ -48,7 +48,7 @@ class HeldOutPredictions:
 
     `errors` are log latency - log prediction by way of correcting, and `spread` likewise, for the ways tried for a
     layer's operator; `beyond` and `classes` are those of `Hull.locate`. `sources` are the networks that the layers were
-    held out with, "" for random layers. Predictions of layers in networks are without the loads that the networks hide.
+    held out with, "" for random layers.
     """
 
     index: Ints
@@ -77,28 +77,26 @@ class HeldOutPredictions:
 class Training:
     """Measured layers with the tiling of their device.
 
-    `latency_s`, `noise`, the relative standard error, and `left`, the share of the latency that the networks of each
-    leave, are (layers,); `sources` names these networks.
+    `latency_s` and `noise`, the relative standard error, are (layers,); `sources` names the networks of each.
     """
 
     arrays: LayerArrays
     latency_s: Floats
     noise: Floats
     sources: tuple[frozenset[str], ...]
-    left: Floats
     tiling: DeviceTiling
     seed: int
 
     def roofline(self) -> tuple[Roofline, FeatureMatrix, Floats]:
         """Return the roofline of all layers, their features, and logarithms of latency over roofline."""
         roofline = fit_roofline(self.arrays, self.latency_s, self.tiling, noise=self.noise)
-        columns, base = feature_matrix(self.arrays, roofline)
-        return roofline, columns, np.log(self.latency_s) - base
+        columns, terms = feature_matrix(self.arrays, roofline)
+        return roofline, columns, np.log(self.latency_s) - terms.latency
 
     def take(self, index: Ints) -> Training:
         """Return the layers at these positions."""
         sources = tuple(self.sources[place] for place in index)
-        known = (self.latency_s[index], self.noise[index], sources, self.left[index])
+        known = (self.latency_s[index], self.noise[index], sources)
         return Training(self.arrays.take(index), *known, self.tiling, self.seed)
 
     def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
@@ -107,8 +105,8 @@ class Training:
         train = self.take(np.setdiff1d(np.arange(len(self.arrays)), index))
         roofline, columns, log_ratio = train.roofline()
         test = self.arrays.take(index)
-        test_columns, base = feature_matrix(test, roofline)
-        errors = {name: np.log(self.latency_s[index]) - base for name in WAYS}
+        test_columns, terms = feature_matrix(test, roofline)
+        errors = {name: np.log(self.latency_s[index]) - terms.latency for name in WAYS}
         spread = {name: np.zeros(index.size) for name in WAYS}
         for operator in sorted(set(test.operators)):
             own, asked = index_of(train.arrays, operator), index_of(test, operator)
@@ -119,8 +117,7 @@ class Training:
         with np.errstate(divide="ignore"):  # a view has no least latency
             low, high = np.log(np.stack(bounds_of(train.arrays, train.latency_s, train.noise).of(test)))
         known = np.log(self.latency_s[index])
-        left = np.where([bool(source) for source in part.sources], np.log(self.left[index]), 0.0)
-        errors = {name: known - left - np.clip(known - error, low, high) for name, error in errors.items()}
+        errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
         return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
 

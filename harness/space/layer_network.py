@@ -28,7 +28,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.data_movement import Joining, Permutation, Rowwise
+from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
 from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
@@ -44,8 +44,9 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     """Return a network with a separate part for each layer, which also writes its inputs and reads its result.
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
-    convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
-    layers on integers also compute on integers. Two neighbours read what only moves elements, and the source of a
+    convolution with an activation and go to another one, matrices come from `Abs` and go to a product. OpenVINO fuses
+    what computes elements with such a source: a slice or a pool of one pixel writes it. Neighbours of layers on
+    integers also compute on integers. Two neighbours read what only moves elements, and the source of a
     Transpose, Reshape or Slice: some devices fuse it with its only reader, or its writer if that has no other.
     """
     parts = LayerParts()
@@ -68,7 +69,7 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
     for number, result in enumerate(added(parts, own, layer, taken)):
         stored = parts.stored(f"{own}.store{number}", result)
         names = [f"{index}.after{number or ''}"]
-        names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation) else []
+        names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation | Recurrent) else []
         for name in names:
             _read(parts, name, stored, layer.result, on_maps=not isinstance(layer, _ON_ROWS))
     if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
@@ -98,11 +99,19 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
     if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
+        if isinstance(layer, Elementwise | Rowwise):
+            longer = parts.input(f"{name}.input", (*shape[:-1], shape[-1] + 1))
+            bounds = [
+                parts.numbers(f"{name}.{key}", (at,)) for key, at in (("from", 0), ("to", shape[-1]), ("axis", -1))
+            ]
+            return parts.stored(f"{name}.store", parts.node("Slice", f"{name}.write", [longer, *bounds]))
         return parts.stored(f"{name}.store", parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)]))
     batch, channels, *plane = shape
     source = _passed(parts, f"{name}.pass", parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane)))
     weight = parts.weight(f"{name}.weight", (channels, _NEIGHBOUR_CHANNELS, 1, 1))
     result = parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
+    if isinstance(layer, Elementwise):
+        result = parts.node("MaxPool", f"{name}.pool", [result], kernel_shape=(1, 1))
     return parts.stored(f"{name}.store", result)
 
 

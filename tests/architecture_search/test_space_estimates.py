@@ -21,6 +21,7 @@ from harness.estimation.network_estimate import estimate_network
 from harness.latency.overhead import Overhead
 from harness.lut.table import Lut
 from harness.network.model_references import load_network
+from harness.network.network import Network
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.weight_loads import WeightLoads
@@ -47,6 +48,7 @@ def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
 def load_ahead(monkeypatch: pytest.MonkeyPatch, ahead_bytes: int) -> None:
     """Let all tables be of a device with slow loads and a buffer of this size."""
     monkeypatch.setattr(Lut, "weights_ahead", ahead_bytes)
+    monkeypatch.setattr(Lut, "chain_error", 0.1)
     monkeypatch.setattr(Predictor, "weight_loads", slow_loads)
 
 
@@ -56,9 +58,15 @@ def drawn(space: SearchSpace, count: int, seed: int = 1) -> np.ndarray:
     return np.concatenate([random, [[at % size for size in space.sizes] for at in range(max(space.sizes))]])
 
 
+@pytest.fixture(scope="module")
+def networks(space: SearchSpace) -> list[Network]:
+    """Return the networks of candidates, read from their own ONNX files."""
+    return [load_network(space.model(row)) for row in drawn(space, CANDIDATES)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimates_are_those_of_the_assembled_networks(
-    space: SearchSpace, kind: str, monkeypatch: pytest.MonkeyPatch
+    space: SearchSpace, networks: list[Network], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Latency, interval and coverage equal those of `estimate` for the candidate's own ONNX file, to 1e-9.
 
@@ -79,8 +87,8 @@ def test_estimates_are_those_of_the_assembled_networks(
     estimator = copy.deepcopy(SpaceEstimator.of(space, table))
     found, coverage = estimator.intervals_s(rows), estimator.coverage(rows)
     sources = set()
-    for at, row in enumerate(rows):
-        whole = estimate_network(load_network(space.model(row)), table)
+    for at, network in enumerate(networks):
+        whole = estimate_network(network, table)
         sources.update(layer.source for layer in whole.layers)
         assert {name: counts[at] for name, counts in coverage.items()} == dict(whole.coverage)
         if whole.latency_s is None or whole.interval_s is None:

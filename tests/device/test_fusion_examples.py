@@ -43,8 +43,26 @@ TAILS = {
         helper.make_node("Conv", ["e", "square"], ["g"]),
         helper.make_node("Add", ["g", "d"], ["y"]),
     ],
+    "gelu of newer exporters": [
+        helper.make_node("Div", ["c", "root"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Mul", ["a", "half"], ["h"]),
+        helper.make_node("Mul", ["c", "h"], ["y"]),
+    ],
+    "gelu by tanh": [
+        helper.make_node("Pow", ["c", "three"], ["p3"]),
+        helper.make_node("Mul", ["p3", "cubic"], ["m"]),
+        helper.make_node("Add", ["c", "m"], ["i"]),
+        helper.make_node("Mul", ["i", "inner"], ["d"]),
+        helper.make_node("Tanh", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Mul", ["a", "half"], ["h"]),
+        helper.make_node("Mul", ["c", "h"], ["y"]),
+    ],
     "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
 }
+SCALARS = {"root": 2**0.5, "one": 1, "half": 0.5, "three": 3, "cubic": 0.044715, "inner": (2 / np.pi) ** 0.5}
 
 
 def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
@@ -52,6 +70,7 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     arrays = {"w": np.ones((CHANNELS, CHANNELS, 3, 3)), "first": np.ones((CHANNELS, 4, 1, 1))}
     arrays |= {"last": np.ones((4, CHANNELS, 1, 1))}
     arrays |= {one: np.ones((CHANNELS, 1, 1)) for one in ("scale", "shift")}
+    arrays |= {name: np.array(value) for name, value in SCALARS.items()}
     arrays |= {"channels": np.ones(CHANNELS), "square": np.ones((CHANNELS, CHANNELS, 1, 1))}
     weights = [numpy_helper.from_array(array.astype(np.float32), one) for one, array in arrays.items()]
     weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "pads"))

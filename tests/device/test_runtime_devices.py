@@ -45,7 +45,7 @@ def test_openvino_does_the_main_job(tmp_path: Path) -> None:
     checks = {check.name: check for check in check_device(BUILT_IN["cpu-openvino"])}
     assert checks["backend"].ok is True and "openvino" in checks["backend"].found
     place = Workspace(tmp_path)
-    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64, 64), edge=28))]
+    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64), edge=28))]
     policy = RepeatPolicy(runs=3)
     profile(models, device="cpu-openvino", workspace=place, policy=policy)
     build_lut("cpu-openvino", workspace=place)

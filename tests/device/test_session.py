@@ -40,7 +40,7 @@ HELLO = {
     "clock": "device",
     "reveals": [],
 }
-SHORT = Deadlines(lease_ttl_s=0.4, start_s=1.0, reply_s=1.0, load_s=1.0, run_s=0.6, margin_s=0.2)
+SHORT = Deadlines(lease_ttl_s=0.4, run_s=0.6, margin_s=0.2)
 
 
 class Stream:

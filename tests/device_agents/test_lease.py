@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -113,6 +114,18 @@ def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monk
     monkeypatch.setattr(time, "time", lambda: 12.0)
     assert second.acquire("me") > token
     second.release()
+
+
+def test_who_looks_at_the_lock_keeps_nobody_from_it(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that asks for the holder, however slowly, does not make the resource busy."""
+    Lease("board").acquire("before", shared=True)
+    looking, pauses = os.open(runtime_folder / "board.lease", os.O_RDONLY), itertools.count()
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: next(pauses) == 20 and fcntl.flock(looking, fcntl.LOCK_UN))
+    lease = Lease("board")
+    assert lease.acquire("me")
+    lease.release()
+    os.close(looking)
 
 
 def test_resources_do_not_exclude_each_other() -> None:

@@ -11,9 +11,12 @@ from nullbench import Bench, build_network
 
 from harness.cli.app import main
 from harness.errors import LutCorrupt
+from harness.estimation.layer_estimates import sum_of_layers
 from harness.estimation.network_estimate import estimate_network
+from harness.latency.overhead import Coefficient
 from harness.lut.table import Lut
 from harness.lut.table_files import publish
+from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import TrainingExample
@@ -54,6 +57,18 @@ def test_an_operator_without_entries_is_unknown(bench: Bench, table: Lut) -> Non
     assert {layer.op for layer in found.unknown} == {"GlobalAveragePool"}
     assert found.latency_s is None
     assert found.coverage["interpolated"] + found.coverage["extrapolated"] >= 2
+
+
+def test_one_memory_loads_inputs_and_weights(bench: Bench, table: Lut) -> None:
+    """Inputs that take as long as the layers lengthen a network by the loads of the weights of predicted layers."""
+    wide = load_network(str(build_network(bench.root / "wide.onnx", widths=(8, 40, 40))))
+    plain, layers = estimate_network(wide, table), sum_of_layers(keyed(wide, table.rules), table)
+    rates = {"loaded_bytes": layers.latency_s / wide.whole_input_bytes, "stored_bytes": 0.0}
+    coefficients = {name: Coefficient(rate, 0.0, 0.0, 0.0) for name, rate in rates.items()}
+    overhead = dataclasses.replace(table.overhead, coefficients=table.overhead.coefficients | coefficients)
+    found = estimate_network(wide, dataclasses.replace(table, overhead=overhead))
+    assert layers.loads_s > 0.0
+    assert found.covered_latency_s == pytest.approx(plain.covered_latency_s + layers.loads_s)
 
 
 def test_an_estimate_that_is_mostly_predicted_says_so(

@@ -59,7 +59,8 @@ class Lab:
         """
         agents = self.root / "agents"
         if not agents.exists():
-            shutil.copytree(Path(device_agents.__file__).parent, agents / "device_agents")
+            compiled = shutil.ignore_patterns("__pycache__")  # other processes write there
+            shutil.copytree(Path(device_agents.__file__).parent, agents / "device_agents", ignore=compiled)
         own = {
             "HARNESS_RUNTIME_FOLDER": str(self.root / "leases"),
             "PYTHONPATH": str(agents),

@@ -45,7 +45,7 @@ def test_the_spread_between_processes_widens_estimates(tmp_path: Path, monkeypat
     network = load_network(str(model))
     widths = [
         high - low
-        for known in (table, replace(table, repeatability=0.0), replace(table, repeatability=0.5))
+        for known in (table, replace(table, repeatability=0.0), replace(table, repeatability=2 * table.repeatability))
         if (interval := estimate_network(network, known).interval_s)
         for low, high in [interval]
     ]

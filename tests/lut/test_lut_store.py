@@ -29,7 +29,7 @@ from harness.errors import DamagedFileWarning, HarnessError, LutCorrupt, LutErro
 from harness.latency.method_names import COMPARISON_METHODS, METHODS, LatencyMethod
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
-from harness.lut.table_choice import latest_lut, open_table
+from harness.lut.table_choice import latest_lut, open_table, table_folders
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.probe.overhead_terms import LATER_TERMS
@@ -172,6 +172,20 @@ def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
             thread.join()
     assert failures == []
     assert len(list((tmp_path / "board").iterdir())) == 25
+
+
+def test_a_table_that_is_removed_meanwhile_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks for the newest table finds it while another command removes an older one."""
+    older, newer = (publish(table([entry("a")], created=f"2026-01-0{day}T00:00:00+00:00"), tmp_path) for day in (1, 2))
+
+    def listed(root: Path, device: str) -> list[Path]:
+        found = table_folders(root, device)
+        shutil.rmtree(older.path)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.lut.table_choice.table_folders", listed)
+        assert latest_lut(tmp_path, "board") == newer.path
 
 
 def test_a_killed_writer_leaves_no_half_table(tmp_path: Path) -> None:

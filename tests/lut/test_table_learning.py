@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from harness.latency.layer_latency import positive
+from harness.lut.chain_rows import ChainRow
 from harness.lut.learning import learn_predictor, training_examples
 from harness.lut.table import Entry
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
@@ -101,6 +102,19 @@ def test_entries_in_a_neighbourhood_take_the_place_of_others() -> None:
     near = [replace(entry, context="chip@0123abcd") for entry in entries()]
     misleading = [replace(entry, latency_s=10 * entry.latency_s) for entry in entries()]
     assert learn_predictor([*misleading, *near]) == learnt()
+
+
+def test_products_in_chains_are_learnt_by_themselves() -> None:
+    """Of chained layers, products teach their latency in context, and all others that in their neighbourhood."""
+    chained = [replace(entry, context="chip@0123abcd", latency_s=3 * entry.latency_s) for entry in entries()]
+    rows = [ChainRow("0" * 16, 0, entry.key, entry.context) for entry in chained]
+    found = {one.layer: one.latency_s for one in training_examples([*entries(), *chained], rows)}
+    factors = {layer.operator.split("/")[0]: set[int]() for layer in found}
+    for entry in entries():
+        layer = describe(entry.signature, entry.context)
+        assert layer is not None
+        factors[layer.operator.split("/")[0]].add(round(found[layer] / entry.latency_s))
+    assert factors == {"mac": {1}, "move": {3}}
 
 
 def test_keys_of_another_version_are_left_out() -> None:

@@ -1,9 +1,10 @@
-"""The weights that a device loads ahead, found from the chains of a table."""
+"""The weights that a device loads ahead, and the error of sums, found from the chains of a table."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,12 @@ from harness.latency.overhead import Overhead
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
-from harness.lut.weights_ahead import left_in_networks, weights_ahead
+from harness.lut.weights_ahead import ChainFit, fit_chains
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
-from harness.predictor import fit
 from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.weight_loads import WeightLoads
@@ -55,52 +55,29 @@ def table(predictor: Predictor, ahead_bytes: int) -> tuple[dict[tuple[str, str],
 def test_the_buffer_of_a_device_is_found(predictor: Predictor, ahead_bytes: int) -> None:
     """Chains of a device that loads ahead show how far: the size that is found leaves as much of every layer."""
     known, rows = table(predictor, ahead_bytes)
-    found = weights_ahead(known, [ChainRow(NETWORK, VIEW, "0" * 16, "chip"), *rows], predictor.weight_loads)
+    views = [ChainRow(NETWORK, VIEW, "0" * 16, "chip")]
+    found = fit_chains(known, [*views, *rows], predictor.weight_loads).ahead_bytes
     features = [describe(known[row.place].signature, "chip") for row in rows]
     loads = predictor.weight_loads([one for one in features if one is not None])
     assert loads.left(found) == pytest.approx(loads.left(ahead_bytes))
     assert found <= ahead_bytes
 
 
-def test_what_networks_leave_of_their_layers_is_found(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer of a chain has the share that the loads before it leave; without chains no layer has one."""
-    monkeypatch.setattr(Predictor, "weight_loads", slow_loads)
-    known, rows = table(predictor, 1 << 18)
-    features = [describe(known[row.place].signature, "chip") for row in rows]
-    layers = [one for one in features if one is not None]
-    expected = dict(zip(layers, predictor.weight_loads(layers).left(1 << 18).tolist(), strict=True))
-    assert min(expected.values()) < 0.9
-    assert left_in_networks(known, rows, predictor.weight_loads) == pytest.approx(expected)
-    assert left_in_networks(known, [], predictor.weight_loads) == {}
-
-
-def test_a_predictor_learns_what_the_chains_of_its_table_hide(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The chains of a table reach the fit of its predictor, with the entries that they name."""
-    known, rows = table(predictor, 1 << 18)
-    found: list[Mapping[LayerFeatures, float]] = []
-    fitted = fit.fit_predictor
-
-    def watched(
-        examples: Sequence[TrainingExample], *, left_in_networks: fit.LeftInNetworks, progress: fit.Steps
-    ) -> Predictor:
-        found.append(left_in_networks(predictor.weight_loads))
-        return fitted(examples, left_in_networks=left_in_networks, progress=progress)
-
-    monkeypatch.setattr(fit, "fit_predictor", watched)
-    monkeypatch.setattr(fit, "find_tiling", lambda *_: predictor.tiling)
-    learn_predictor(tuple(known.values()), rows)
-    assert found == [left_in_networks(known, rows, predictor.weight_loads)]
-    assert found[0]
+def test_what_chains_take_beyond_single_layers_is_an_error(predictor: Predictor) -> None:
+    """Chains that take 1.2 times as long as their layers by themselves show an error of a fifth; others show none."""
+    known, rows = table(predictor, 0)
+    assert fit_chains(known, rows, predictor.weight_loads).error == pytest.approx(0.0, abs=1e-9)
+    chained = [known[row.place] for row in rows]
+    longer = known | {one.place: replace(one, remainder_s=1.2 * one.remainder_s) for one in chained}
+    assert fit_chains(longer, rows, predictor.weight_loads).error == pytest.approx(math.log(1.2))
 
 
 def test_tables_without_whole_networks_show_nothing(predictor: Predictor) -> None:
     """Without chains, or with a layer that was not measured alone, nothing is loaded ahead."""
     known, rows = table(predictor, 1 << 20)
-    assert weights_ahead(known, [], predictor.weight_loads) == 0
+    assert fit_chains(known, [], predictor.weight_loads) == ChainFit(0, 0.0)
     del known[rows[3].key, "chip"]
-    assert weights_ahead(known, rows, predictor.weight_loads) == 0
+    assert fit_chains(known, rows, predictor.weight_loads) == ChainFit(0, 0.0)
 
 
 def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,20 @@ def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> No
         now = running(place)
         assert now is not None and (now.pid, now.night) == (os.getpid(), "2026-11-21")
     assert running(place) is None
+
+
+def test_who_looks_at_the_lock_keeps_no_night_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that asks whether a night runs, however slowly, does not refuse one."""
+    place = Workspace(tmp_path)
+    lock_file(place).parent.mkdir(parents=True)
+    lock_file(place).touch()
+    looking, pauses = os.open(lock_file(place), os.O_RDONLY), itertools.count()
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: next(pauses) == 20 and fcntl.flock(looking, fcntl.LOCK_UN))
+    with night_lock(place, "2026-11-20"):
+        monkeypatch.undo()
+        assert running(place) is not None
+    os.close(looking)
 
 
 def test_damaged_record_only_hides_the_name(tmp_path: Path) -> None:

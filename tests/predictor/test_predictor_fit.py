@@ -22,7 +22,6 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import LEVEL
-from harness.predictor.uncertainty.network_errors import stderr_of_sum
 
 
 @pytest.fixture(scope="module")
@@ -192,20 +191,3 @@ def test_few_measured_convolutions() -> None:
     predictor = fit_predictor(train)
     assert within(predictor, test, 0.10) >= 0.25
     assert held(predictor, test) / len(test) == pytest.approx(LEVEL, abs=0.1)
-
-
-@pytest.mark.usefixtures("known_tiling")
-def test_loads_that_networks_hide_are_no_errors() -> None:
-    """Layers that networks shorten as expected widen no interval of another network; predictions stay the same."""
-    layers = tiled_machine.measured(240, seed=3)
-    sources = [frozenset({f"network {at % 3}"} if at < 90 else ()) for at in range(len(layers))]
-    left = {one.layer: 0.5 for one, source in zip(layers, sources, strict=True) if source}
-    shortened = [
-        replace(one, latency_s=left.get(one.layer, 1.0) * one.latency_s, sources=source)
-        for one, source in zip(layers, sources, strict=True)
-    ]
-    asked = [one.layer for one in tiled_machine.measured(40, seed=4)]
-    plain = fit_predictor(shortened).predict_all(asked)
-    aware = fit_predictor(shortened, left_in_networks=lambda _loads_of: left).predict_all(asked)
-    assert [one.latency_s for one in aware] == pytest.approx([one.latency_s for one in plain], rel=0.2)
-    assert stderr_of_sum(asked, aware) < 0.8 * stderr_of_sum(asked, plain)

@@ -11,6 +11,7 @@ from load_requests import request_of
 from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
+from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, context_of, cut
@@ -239,6 +240,16 @@ def test_onnxruntime_runs_recurrent_layers(tmp_path: Path, monkeypatch: pytest.M
         )
 
 
+def test_openvino_executes_no_layer_together_with_a_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of a space that compute elements, rows and steps are layers of their own on OpenVINO."""
+    monkeypatch.chdir(tmp_path)
+    layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Elementwise | Rowwise)]
+    layers += [Elementwise("Add", 2, 1, 16, (7, 7), layout="rows"), Elementwise("Erf", 1, 1, 16, (7, 7), layout="rows")]
+    layers += [Recurrent("LSTM", 9, 16, 8, 2), Recurrent("GRU", 5, 8, 16, 1)]
+    own = own_layers(_cut_as_reported(OpenVinoBackend({}), network_of(layers, "some")))
+    assert sorted(own) == list(range(len(layers)))
+
+
 def test_a_device_measures_what_it_executes_as_views() -> None:
     """What only moves elements is a layer of its own on a device that makes a view of it, wherever it can be one."""
     layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Joining | Permutation)]
@@ -260,11 +271,11 @@ def _cut_as_reported(backend: Backend, network: Network) -> tuple[Layer, ...]:
 
 
 def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:
-    """An addition that the rules fuse into the convolution before it is left out."""
+    """An addition that the rules fuse into the pool before it is left out."""
     from harness.network.fusion.fusion_rules import FusionRule
 
     layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
-    drawn_in = FusionRule("Conv(x0);Relu(0);Add(1,x1)", 1, 1, "test")
+    drawn_in = FusionRule("MaxPool(x0);Add(0,x1)", 1, 1, "test")
     network = network_of(layers, "two")
     assert list(own_layers(cut(network, DEFAULT_RULES))) == [0, 1]
     assert list(own_layers(cut(network, [drawn_in]))) == [1]

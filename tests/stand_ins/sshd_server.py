@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -155,10 +156,12 @@ def make_key(path: Path) -> str:
 
 
 def free_port() -> int:
-    """A loopback port without listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port without listener, below those that the system gives to connections, as it may meanwhile."""
+    while True:
+        port = secrets.choice(range(10_000, 30_000))  # test processes with equal seeds choose different ones
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager
@@ -202,10 +205,8 @@ def running_sshd(
 
 
 def _wait_for(process: subprocess.Popen[bytes], server: Sshd) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((server.address, server.port), 1) as stream:
-            stream.recv(16)
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"sshd does not answer: {server.log.read_text()}")
+    """Wait for its log to say so: a connection to a port without listener may take that port for itself."""
+    deadline = time.monotonic() + 60
+    while "Server listening on" not in server.log.read_text():
+        assert time.monotonic() < deadline and process.poll() is None, f"no sshd: {server.log.read_text()}"
+        time.sleep(0.01)

@@ -29,7 +29,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     port_of,
 )
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
@@ -83,37 +83,21 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
-    while best.items <= left:
-        for ends, decisions in predictor.others(graph, best.decisions, tried):
-            tried.add(ends)
-            left -= best.items
-            way = schedule(graph, decisions)
-            if way.predicted_ps < best.predicted_ps:
-                best = way
-                break
-            if best.items > left:
-                return best
-        else:
-            return best
+    others = predictor.others(graph, best.decisions, tried)
+    while best.items <= left and (other := next(others, None)) is not None:
+        ends, decisions = other
+        tried.add(ends)
+        left -= best.items
+        way = schedule(graph, decisions)
+        if way.predicted_ps < best.predicted_ps:
+            best, others = way, predictor.others(graph, decisions, tried)
     return best
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
-    (group,) = _generate(_simulated(schedule, machine), machine)
+    (group,) = _generate(schedule, machine)
     (core,) = group.cores
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
-
-
-def _simulated(schedule: _Schedule, machine: Machine) -> _Schedule:
-    """Return the schedule of one core with the order that is fastest if instructions take time, too."""
-    ((core, best),) = schedule.ordered.items()
-
-    def time_ps(items: list[Item]) -> int:
-        code, layer_of = emit(items)
-        return simulate(sequence(code, layer_of=layer_of), machine).makespan_ps
-
-    items = min((best.items, *best.alike), key=time_ps) if best.alike else best.items
-    return replace(schedule, ordered={core: best._replace(items=items)})
 
 
 @rare_collections()
@@ -132,7 +116,7 @@ def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
     externals = placeholders(chosen, machine, choose_spaces(chosen, machine))
     halo_bytes = max(plan.halo_bytes for plan in whole.plans)
     try:
-        decisions = decide_chains(chosen, machine, options, externals, ends, halo_bytes)
+        decisions = decide_chains(Planner(chosen, machine, options, externals), ends, halo_bytes)
     except DoesNotFit:
         return compile_graph(graph, machine, options)
     return _compiled(_schedule(divide(chosen, machine), machine, options, {0: decisions}), machine, options)
@@ -210,6 +194,11 @@ class _Schedule:
     def decisions(self) -> tuple[Decision, ...]:
         """The chains of the first core."""
         return self.plans[0].cores[0].decisions
+
+    @property
+    def is_one_core(self) -> bool:
+        """Whether one core runs the whole network."""
+        return len(self.plans) == len(self.plans[0].cores) == 1
 
     @property
     def items(self) -> int:
@@ -290,7 +279,7 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
 
 
 def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names: tuple[str, ...]) -> CompiledCore:
-    code, layer_of = emit(schedule.ordered[core.core].items)
+    items, code, layer_of = _emitted(core, group, schedule)
     graph, externals = core.graph, core.externals
     program = Program(
         group.group.machine.name,
@@ -299,7 +288,7 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
         layer_of,
         tuple(port_of(name, graph, externals) for name in graph.inputs),
         tuple(port_of(name, graph, externals) for name in graph.outputs),
-        _footprint(group, core, schedule),
+        _footprint(group, core, items),
         NO_SETUP,
     )
     kept = schedule.resident.get(core.core)
@@ -311,10 +300,23 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
 
 
-def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footprint:
+def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:
+    """Return the items of a core, their code, and the layer of each instruction.
+
+    Of a short program of one core, the order counts that is fastest if instructions take time, too.
+    """
+    found = schedule.ordered[core.core]
+    codes = [(items, *emit(items)) for items in (found.items, *(found.alike if schedule.is_one_core else ()))]
+    if len(codes) == 1:
+        return codes[0]
+    (machine,) = group.group.machines
+    return min(codes, key=lambda each: simulate(sequence(each[1], layer_of=each[2]), machine).makespan_ps)
+
+
+def _footprint(group: GroupPlan, core: CorePlan, items: Sequence[Item]) -> Footprint:
     """Return the bytes of each memory that a core uses; weights get their places when its commands are ordered."""
     used = dict.fromkeys(Space, 0)
-    for item in schedule.ordered[core.core].items:
+    for item in items:
         if isinstance(item, Command) and item.function is Function.LOAD:
             space = item.target.descriptor.space
             used[space] = max(used[space], item.target.span[1])
@@ -338,7 +340,8 @@ def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Fo
     results = {name: group.buffers[name] for name in setup.outputs}
     occupied = OccupiedMemory(group.memory.ddr_bytes, group.memory.llc_bytes, results)
     schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
-    code, layer_of = emit(schedule.ordered[0].items)
+    items = schedule.ordered[0].items
+    code, layer_of = emit(items)
     names = tuple(layer.name for layer in setup.layers)
     (planned,) = schedule.plans
-    return Setup(code, names, layer_of), planned, _footprint(planned, planned.cores[0], schedule)
+    return Setup(code, names, layer_of), planned, _footprint(planned, planned.cores[0], items)

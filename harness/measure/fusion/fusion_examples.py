@@ -21,7 +21,7 @@ from harness.measure.fusion.quantised_examples import add_quantised
 from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
-from harness.network.zoo.network_parts import NetworkParts
+from harness.network.zoo.network_parts import GELUS, NetworkParts
 
 _PAD = "Pad(x0);"
 _EDGE = 6
@@ -33,7 +33,7 @@ _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", 
 _BEHIND_SCALES = ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
-    *((one,) for one in _ACTIVATIONS),
+    *((one,) for one in (*_ACTIVATIONS, *GELUS)),
     *_SCALES,
     *((*scale, one) for scale, one in itertools.product(_SCALES, _BEHIND_SCALES)),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),

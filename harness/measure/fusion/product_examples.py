@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from onnx import TensorProto, helper
 
-from harness.network.zoo.network_parts import NetworkParts
+from harness.network.zoo.network_parts import GELUS, NetworkParts
 
 _RESULT_COLUMNS = 4
 _ROWS, _DEPTH, _HEADS = 8, 16, 2
 _AROUND_PRODUCTS = (
     ("MatMul", "bias"),
-    *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh", "Gelu", "Swish")),
+    *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh", "Swish", *GELUS)),
+    *((one, "MatMul") for one in GELUS),
     ("Transpose", "MatMul"),
     ("MatMul", "Transpose"),
     ("scale", "MatMul"),

@@ -21,6 +21,8 @@ _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "GatedHardSwish": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
 }
 """Activations that exporters write as a product of a tensor and a function of it."""
+GELUS = ("Gelu", "HalvedGelu", "TanhGelu")
+"""The orders in which exporters write the operators of a Gelu."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ class NetworkParts:
     def activation(self, kind: str, name: str, sources: Sequence[str]) -> str:
         """Add an activation, or any operator with no attributes of its own; return its result.
 
-        `Relu6` is a Clip, `Gelu` the chain of operators with an error function; see `_GATES` for others.
+        `Relu6` is a Clip; see `_GATES` and `_gelu` for others.
         """
         if kind == "Relu6":
             bounds = [self.scalar(f"{name}.min", 0.0), self.scalar(f"{name}.max", 6.0)]
@@ -87,11 +89,23 @@ class NetworkParts:
         if kind in _GATES:
             gate, attributes = _GATES[kind]
             return self.node("Mul", f"{name}.mul", [sources[0], self.node(gate, name, sources, **attributes)])
-        if kind == "Gelu":  # x * (1 + erf(x / sqrt(2))) * 0.5
-            error = self.node("Erf", f"{name}.erf", [self._with("Div", f"{name}.div", sources[0], math.sqrt(2.0))])
-            product = self.node("Mul", f"{name}.mul", [sources[0], self._with("Add", f"{name}.add", error, 1.0)])
-            return self._with("Mul", f"{name}.half", product, 0.5)
+        if kind in GELUS:
+            return self._gelu(kind, name, sources[0])
         return self.node(kind, name, sources)
+
+    def _gelu(self, kind: str, name: str, tensor: str) -> str:
+        """Add x * (1 + erf(x / sqrt(2))) * 0.5, or x * (0.5 * (1 + curve)) as newer exporters do; see `GELUS`."""
+        if kind == "TanhGelu":
+            cube = self._with("Mul", f"{name}.cubic", self._with("Pow", f"{name}.cube", tensor, 3.0), 0.044715)
+            inner = self.node("Add", f"{name}.inner", [tensor, cube])
+            scaled = self._with("Mul", f"{name}.scaled", inner, math.sqrt(2 / math.pi))
+            curve = self.node("Tanh", f"{name}.tanh", [scaled])
+        else:
+            curve = self.node("Erf", f"{name}.erf", [self._with("Div", f"{name}.div", tensor, math.sqrt(2.0))])
+        curve = self._with("Add", f"{name}.add", curve, 1.0)
+        if kind == "Gelu":
+            return self._with("Mul", f"{name}.half", self.node("Mul", f"{name}.mul", [tensor, curve]), 0.5)
+        return self.node("Mul", f"{name}.mul", [tensor, self._with("Mul", f"{name}.half", curve, 0.5)])
 
     def layer_normalisation(self, name: str, tensor: str, columns: int) -> str:
         """Add the operators that exporters before opset 17 write for a LayerNormalization, and return their result."""

@@ -67,6 +67,7 @@ _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
     (("Div", "Erf", "Add", "Mul", "Mul"), "Gelu"),
     (("Mul", "Erf", "Add", "Mul", "Mul"), "Gelu"),
+    (("Pow", "Mul", "Add", "Mul", "Tanh", "Add", "Mul", "Mul"), "Gelu"),
     (("Sigmoid", "Mul"), "Swish"),
     (("HardSigmoid", "Mul"), "HardSwish"),
     (("Clip",), "Relu"),

@@ -82,6 +82,7 @@ class DeviceTiling:
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
     pixels_fill_vectors: products of copied windows have an output channel in each row of a tile, pixels in its columns
+    shares_work: several processors share the work of large layers, at a second start-up
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -94,6 +95,7 @@ class DeviceTiling:
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
     pixels_fill_vectors: bool = True
+    shares_work: bool = False
     holds_weights: bool = False
 
     @property

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
 from harness.predictor.roofline.device_tiling import shares_of
-from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline import Roofline, RooflineTerms
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)
@@ -20,11 +20,8 @@ FeatureMatrix = NDArray[np.float32]
 """Single precision, (layers, features), so that thresholds compare the same here and in the stored form."""
 
 
-def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
-    """Return the features of layers, and the logarithm of their roofline in seconds.
-
-    Terms are relative to the roofline.
-    """
+def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, RooflineTerms]:
+    """Return the features of layers, in which terms are relative to the roofline, and their roofline."""
     terms = roofline.terms(arrays)
     sizes = arrays.sizes
     depth = arrays.group_channels * arrays.taps
@@ -54,7 +51,7 @@ def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatr
         terms.latency,
         *roofline.tiling.padded_work(arrays).T,
     ]
-    return np.stack(columns, axis=1).astype(np.float32), terms.latency
+    return np.stack(columns, axis=1).astype(np.float32), terms
 
 
 def _filled(size: Floats, width: int) -> Floats:

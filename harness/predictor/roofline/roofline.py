@@ -1,12 +1,16 @@
 """The roofline that a predictor corrects: launch, memory, weights, and the fastest of several tiled kernels.
 
-    latency = launch + (kernel^p + memory^p + weights^p)^(1/p)
+    latency = launch + work + second
+    work    = (kernel^p + memory^p + weights^p)^(1/p)
+    second  = softest minimum of start-up and alone * work, where processors share the work of a layer; 0 elsewhere
     kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
               copying windows for a product of each group counts as turns
     memory  = bytes of activations * seconds_per_byte
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory
 
-p is the overlap of the three, from 1 (one after the other) up. Start and turn belong to the device's tiles. Launch,
+p is the overlap of the three, from 1 (one after the other) up. A runtime with several threads shares the work of a
+layer only if that is worth a second start-up: to wake the others, to wait for them, and to read what they wrote.
+Smaller layers take what one processor needs *alone*. Start and turn belong to the device's tiles. Launch, start-up,
 both rates and the factor of the kernel have a value for the device and, shrunk towards zero, offsets: for each class of
 operators, for each variant of one (kernel, stride, dilation), for how channels fill vectors, for readers of feature
 maps, and for warm layers. An unseen operator gets the offsets of its coarser classes, an unseen window those of the
@@ -28,12 +32,14 @@ from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.features.offset_names import window_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
-SIDES = 4
-"""Constants that a class has an offset for: kernel, memory, weights, launch."""
+SIDES = 5
+"""Constants that a class has an offset for: kernel, memory, weights, launch, start-up of sharing."""
 _CHOICE = 12
 """Times of tiles are compared by this power: a tile twice as slow has a share of 1 / 4096."""
-_NOTHING = -200.0
-"""Logarithm of the seconds for no weights."""
+_ALTERNATIVES = 3.0
+"""Sharing and its alternative are compared by this power: operators differ in the size from which they share."""
+NOTHING = -200.0
+"""Logarithm of no seconds."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ class Roofline:
     """Fitted logarithms of seconds.
 
     `tile_constants` are start and turn of each tile, (2 * tiles,). `table` has one row per name, (names, SIDES): the
-    device's values, then offsets of classes and variants. `overlap` is log(p - 1).
+    device's values, then offsets of classes and variants. `overlap` is log(p - 1), `alone` that of the factor by which
+    one processor alone takes longer than all, minus 1; it is `NOTHING` where none share.
     """
 
     tiling: DeviceTiling
@@ -60,6 +67,7 @@ class Roofline:
     names: tuple[str, ...]
     table: Floats
     overlap: float
+    alone: float = NOTHING
 
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
         """Return the roofline of some layers.
@@ -73,7 +81,7 @@ class Roofline:
         layers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         weights = np.array([weight for _, weight in parts]).reshape(-1, 1)
         np.add.at(sides, layers, weights * self.table[[index for index, _ in parts]])
-        found = forward(LayerQuantities.of(self.tiling, arrays), self.tile_constants, sides, self.overlap)
+        found = forward(LayerQuantities.of(self.tiling, arrays), self.tile_constants, sides, self.overlap, self.alone)
         tiles = np.log(found.tiles_s).T + sides[:, :1]
         return RooflineTerms(found.latency, found.kernel, found.memory, found.weights, tiles)
 
@@ -123,7 +131,7 @@ class LayerQuantities:
         """Return the quantities of layers on a device with this tiling."""
         waves = np.ascontiguousarray(tiling.waves(arrays).T)
         area = np.array([rows * columns * together for rows, columns, together in tiling.tiles], dtype=np.float64)
-        weights = np.where(arrays.weight_bytes > 0.0, np.log(np.maximum(arrays.weight_bytes, 1.0)), _NOTHING)
+        weights = np.where(arrays.weight_bytes > 0.0, np.log(np.maximum(arrays.weight_bytes, 1.0)), NOTHING)
         turn_macs = area * tiling.depth * tiling.units
         # The windows of products stay in the cache of a core.
         of_windows = np.where(arrays.copy_macs > 0.0, arrays.unfolded_bytes, 0.0)
@@ -137,8 +145,8 @@ class RooflineGradient:
     """The roofline of some layers with given constants, and what its gradients need.
 
     `latency`, `kernel`, `memory` and `weights` are logarithms of seconds. `tiles_s` are the seconds of tiles before the
-    factors of classes, and `choice` the share of each in the kernel, both (tiles, layers). `by_side` and `by_overlap`
-    are derivatives of the latency, (layers, SIDES) and (layers,).
+    factors of classes, and `choice` the share of each in the kernel, both (tiles, layers). `by_side`, `by_overlap` and
+    `by_alone` are derivatives of the latency, (layers, SIDES) and (layers,).
     """
 
     latency: Floats
@@ -149,6 +157,7 @@ class RooflineGradient:
     choice: Floats
     by_side: Floats
     by_overlap: Floats
+    by_alone: Floats
 
     def by_tile(self, inputs: LayerQuantities, tile_constants: Floats, slope: Floats) -> Floats:
         """Return the derivative by the constants of tiles of a loss with this slope by latency."""
@@ -157,7 +166,9 @@ class RooflineGradient:
         return np.concatenate([start * _sums(part, inputs.waves), turn * _sums(part, inputs.turns)])
 
 
-def forward(inputs: LayerQuantities, tile_constants: Floats, sides: Floats, overlap: float) -> RooflineGradient:
+def forward(
+    inputs: LayerQuantities, tile_constants: Floats, sides: Floats, overlap: float, alone: float
+) -> RooflineGradient:
     """Return the roofline of layers with these constants."""
     start, turn = np.exp(tile_constants).reshape(2, -1, 1)
     tiles_s = start * inputs.waves + turn * inputs.turns
@@ -174,11 +185,18 @@ def forward(inputs: LayerQuantities, tile_constants: Floats, sides: Floats, over
     sum_of_shares = share.sum(axis=0)
     joined = longest + np.log(sum_of_shares) / power
     share /= sum_of_shares
-    latency = np.logaddexp(joined, sides[:, 3])
-    run_share = np.exp(joined - latency)
-    by_side = np.column_stack([*(run_share * share), 1.0 - run_share])
+    serial, start_up = joined + alone, sides[:, 4]
+    second = -np.logaddexp(-_ALTERNATIVES * serial, -_ALTERNATIVES * start_up) / _ALTERNATIVES
+    latency = np.logaddexp(np.logaddexp(joined, second), sides[:, 3])
+    second_share = np.exp(second - latency)
+    serial_share = second_share * np.exp(_ALTERNATIVES * (second - serial))
+    run_share = np.exp(joined - latency) + serial_share
+    by_launch, by_start_up = np.exp(sides[:, 3] - latency), second_share - serial_share
+    by_side = np.column_stack([*(run_share * share), by_launch, by_start_up])
     by_overlap = run_share * ((share * parts).sum(axis=0) - joined) * (power - 1.0) / power
-    return RooflineGradient(latency, kernel, memory, weights, tiles_s, choice, by_side, by_overlap)
+    return RooflineGradient(
+        latency, kernel, memory, weights, tiles_s, choice, by_side, by_overlap, by_alone=serial_share
+    )
 
 
 def _power(ratio: Floats) -> Floats:

@@ -17,15 +17,15 @@ from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.features.layer_features import moves_bytes
 from harness.predictor.features.offset_names import DEVICE
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline import SIDES, LayerQuantities, Roofline, forward
+from harness.predictor.roofline.roofline import NOTHING, SIDES, LayerQuantities, Roofline, forward
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
 _PULL_OFFSET = 0.05
 _FINER = 2.0
 """Finer classes are drawn to their coarser ones more strongly, so that these hold what classes have in common."""
-_PULL_OVERLAP = 0.02
-_USUAL_OVERLAP = 0.5
+_PULL_SHAPE = 0.02
+_USUAL_OVERLAP, _USUAL_ALONE = 0.5, 0.0
 _FASTEST, _SLOWEST = 0.95, 0.05
 _FOLD = 0.25
 _SAME_UNIT = 2.0
@@ -56,35 +56,36 @@ def fit_roofline(
     first_tiles, first_table = _start(inputs, arrays, tiling, names, latency_s, sure)
     split = first_tiles.size
     pulls = [_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])]
-    pull, pull_tiles, pull_overlap = (
-        np.array(one) / len(arrays) for one in (np.array(pulls)[:, None], _PULL_DEVICE, _PULL_OVERLAP)
+    pull, pull_tiles, pull_shape = (
+        np.array(one) / len(arrays) for one in (np.array(pulls)[:, None], _PULL_DEVICE, _PULL_SHAPE)
     )
+    usual_shape = np.array([_USUAL_OVERLAP, _USUAL_ALONE if tiling.shares_work else NOTHING])
     log_latency = np.log(latency_s)
     scale = np.hypot(_HUBER, np.zeros(len(arrays)) if noise is None else noise)
     weight = _HUBER**2 / scale / len(arrays)
 
     def loss(variables: Floats) -> tuple[float, Floats]:
-        tiles, offsets, overlap = variables[:split], variables[split:-1].reshape(-1, SIDES), float(variables[-1])
+        tiles, offsets, shape = variables[:split], variables[split:-2].reshape(-1, SIDES), variables[-2:]
         constants = first_tiles + tiles
-        state = forward(inputs, constants, members @ (first_table + offsets), overlap)
+        state = forward(inputs, constants, members @ (first_table + offsets), *shape.tolist())
         error = (state.latency - log_latency) / scale
         bend = np.sqrt(1.0 + error**2)
         slope = weight * error / bend / scale
         drawn, drawn_tiles = pull * offsets, pull_tiles * tiles
-        away = pull_overlap * (overlap - _USUAL_OVERLAP)
+        away = pull_shape * (shape - usual_shape)
         value = weight @ (bend - 1.0) + np.sum(drawn * offsets) + drawn_tiles @ tiles
         gradient = np.empty_like(variables)
         gradient[:split] = state.by_tile(inputs, constants, slope) + 2.0 * drawn_tiles
-        gradient[split:-1] = (layers_of @ (slope[:, None] * state.by_side) + 2.0 * drawn).ravel()
-        gradient[-1] = slope @ state.by_overlap + 2.0 * away
-        return float(value + away * (overlap - _USUAL_OVERLAP)), gradient
+        gradient[split:-2] = (layers_of @ (slope[:, None] * state.by_side) + 2.0 * drawn).ravel()
+        gradient[-2:] = np.array([slope @ state.by_overlap, slope @ state.by_alone]) + 2.0 * away
+        return float(value + away @ (shape - usual_shape)), gradient
 
-    first = np.append(np.zeros(split + len(names) * SIDES), _USUAL_OVERLAP)
+    first = np.append(np.zeros(split + len(names) * SIDES), usual_shape)
     with np.errstate(all="ignore"):  # the line search retracts a step that overflows
         found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    table = first_table + found.x[split:-1].reshape(-1, SIDES)
+    table = first_table + found.x[split:-2].reshape(-1, SIDES)
     table = _centred(table, names, members.sum(axis=0))
-    return Roofline(tiling, found.x[:split] + first_tiles, names, table, float(found.x[-1]))
+    return Roofline(tiling, found.x[:split] + first_tiles, names, table, *found.x[-2:].tolist())
 
 
 def _centred(table: Floats, names: Sequence[str], layers: Floats) -> Floats:
@@ -155,13 +156,15 @@ def _start(
     wave_s = np.quantile(latency_s[products] / waves, _FOLD if tiling.holds_weights else _SLOWEST, axis=1) / 4.0
     constants = np.log(np.concatenate([wave_s, inputs.turn_macs * mac_s]))
     table = np.zeros((len(names), SIDES))
-    table[0] = [0.0, np.log(byte_s), np.log(weight_s), np.log(shortest_s / 2.0)]
+    table[0] = [0.0, np.log(byte_s), np.log(weight_s), np.log(shortest_s / 2.0), np.log(shortest_s)]
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
         own = index_of(arrays, name)
         table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
     if not tiling.holds_weights:
         return constants, table
-    slower = np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP).kernel
+    slower = (
+        np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP, NOTHING).kernel
+    )
     for name in sorted(set(arrays.operators)):
         least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
         table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _SAME_UNIT, 0.0)

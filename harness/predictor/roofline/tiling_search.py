@@ -66,6 +66,9 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     best = final.usual(streamed, judge.pruned(replace(best, tiles=ALL_TILES)))
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = final.usual(replace(best, skips_padding=True), best)
+    everything = np.random.default_rng(seed).permutation(len(arrays))[:_MOST_SAMPLES]
+    final = _Judge(arrays, latency_s, everything, _STRICT_ITERATIONS, noise, _FINAL_FOLDS)
+    best = final.usual(best, replace(best, shares_work=True))
     return with_moved_bytes(best, arrays, latency_s, order, noise)
 
 

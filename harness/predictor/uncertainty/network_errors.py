@@ -37,6 +37,7 @@ class LayerPrediction:
 
     `operator` is the class that was learnt together; `shared` is the share of the error's variance that all layers of
     that class in one network have in common. `common` is the part of it that layers of all classes have in common.
+    `loads_s` is the part of the latency during which the layer loads weights.
     """
 
     latency_s: float
@@ -46,6 +47,7 @@ class LayerPrediction:
     operator: str
     shared: float
     common: float = 0.0
+    loads_s: float = 0.0
 
     @property
     def shared_parts(self) -> tuple[tuple[str, float], ...]:

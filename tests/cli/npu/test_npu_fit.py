@@ -13,7 +13,7 @@ from device_agents.emulated_npu.machine import Machine, load_preset, read_machin
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile_request
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
-from harness.npu.fit.machine_fit import DeviceSamples, Parameter, fit_machine
+from harness.npu.fit.machine_fit import DeviceSamples, MachineFit, Parameter, fit_machine
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
@@ -68,16 +68,23 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Workspace]:
 
 
 def test_the_file_of_a_fit_is_a_machine_like_the_device(
-    npu: Npu, own: tuple[Machine, Workspace], network: Path, tmp_path: Path
+    npu: Npu, own: tuple[Machine, Workspace], network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bandwidth and host are within 5 % of the device's, clock times multipliers within 10 %; `npu run` takes the file.
 
-    The preset changes nothing of what is fitted. The compiler overlaps some loads of weights with computation, which
-    the model of the fit does not know.
+    The preset changes nothing of what is fitted: a fit is not given it, and one fit serves both commands. The
+    compiler overlaps some loads of weights with computation, which the model of the fit does not know.
     """
     truth, workspace = own
     file, other = tmp_path / "own.toml", tmp_path / "other.toml"
     words = ("fit", "--device", "own", "--workspace", workspace.root)
+    fits: list[MachineFit] = []
+
+    def fit_once(samples: DeviceSamples) -> MachineFit:
+        fits.extend([] if fits else [fit_machine(samples)])
+        return fits[0]
+
+    monkeypatch.setattr("harness.npu.fit.machine_fit.fit_machine", fit_once)
     found = npu(*words, "--output", file, "--json").data
     text = npu(*words, "--output", other, "--preset", "nvdla-256").assert_ok().stdout
     machine = read_machine(file)

@@ -32,6 +32,7 @@ def test_without_the_barrier_layers_overlap(row: dict[str, Any]) -> None:
     assert frames_per_s(row["macs"], False) >= frames_per_s(row["macs"], True)
 
 
+@pytest.mark.long
 def test_a_halo_buffer_saves_bytes_on_the_machine_of_nvidia() -> None:
     """SqueezeNet in chains moves fewer bytes of DRAM, and takes less time, with a part of the buffer for the halo."""
     content, found = load_model("builtin:squeezenet", {}).content, []

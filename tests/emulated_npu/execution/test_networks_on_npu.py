@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,12 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
 from harness.network.model_references import BUILTIN_NAMES, LIGHT_FILES
 
-FAST = ("dscnn", "squeezenet", "mobilenetv2", "shufflenet")
+FAST = ("dscnn", "squeezenet", "mobilenetv2")
 MODES = (Options(), Options(halo="recompute"), Options(halo="refetch"))
 
 
-def _marked(names: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(name, marks=() if name in FAST else pytest.mark.long) for name in names]
+def _marked(names: Iterable[str], fast: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.long) for name in names]
 
 
 def _sums_alike(first: Compiled, second: Compiled) -> bool:
@@ -48,7 +48,7 @@ def _sums_alike(first: Compiled, second: Compiled) -> bool:
     return depths(first) == depths(second)
 
 
-@pytest.mark.parametrize("name", _marked(BUILTIN_NAMES))
+@pytest.mark.parametrize("name", _marked(BUILTIN_NAMES, FAST))
 def test_values_with_varied_weights(name: str) -> None:
     """By default, recomputed and layer by layer, values agree within 1e-4, and equal orders of sums give equal bits."""
     network = builtin_network(name)
@@ -66,7 +66,7 @@ def test_values_with_varied_weights(name: str) -> None:
     builtin_network.cache_clear()
 
 
-@pytest.mark.parametrize("name", _marked(tuple(LIGHT_FILES)))
+@pytest.mark.parametrize("name", _marked(LIGHT_FILES, ("squeezenet", "shufflenet")))
 def test_light_networks_unmodified(name: str) -> None:
     """The light networks run with the constants of their files; a saturated softmax is compared for the same input."""
     network = builtin_network(name, varied=False)

@@ -84,7 +84,7 @@ def test_networks_are_hardly_ever_slower_on_a_larger_machine(drawn_from: int) ->
 def test_a_network_waits_no_longer_for_its_weights_in_a_larger_buffer() -> None:
     """SqueezeNet streams its weights in loads that do not grow with SB: with up to four times SB it is as fast."""
     edge, network = find_machine("edge"), builtin_model("squeezenet").SerializeToString()
-    times = [_time_ps(network, replace(edge, sb_bytes=scale * edge.sb_bytes)) for scale in (1, 2, 4)]
+    times = [_time_ps(network, replace(edge, sb_bytes=scale * edge.sb_bytes)) for scale in (1, 4)]
     assert max(times) <= 1.01 * min(times)
 
 

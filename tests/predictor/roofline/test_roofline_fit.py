@@ -63,6 +63,25 @@ def test_an_array_that_holds_weights_is_found() -> None:
     assert np.median(np.abs(found - np.log([latency_s(layer) for layer in products]))) < 0.02
 
 
+@pytest.mark.parametrize("processors", [1, 4])
+def test_whether_processors_share_work_is_found(processors: int) -> None:
+    """Layers of a device that shares only what is worth 4 µs more show it, and predict others within a few percent."""
+
+    def latency_s(layer: LayerFeatures) -> float:
+        work_s = max(layer.macs * 2e-11, layer.moved_bytes * 5e-11)
+        return 4e-7 + min(work_s, 4e-6 * (processors > 1) + work_s / processors)
+
+    draw = np.random.default_rng(9)
+    sizes = np.exp(draw.uniform(np.log(4), np.log(512), (300, 3))).astype(int).tolist()
+    layers = [matrix_product(rows=rows, depth=depth, columns=columns) for rows, depth, columns in sizes]
+    arrays, known_s = layer_arrays(layers), np.array([latency_s(layer) for layer in layers])
+    known, asked = np.arange(200), np.arange(200, 300)
+    tiling = find_tiling(arrays.take(known), known_s[known], 0)
+    assert tiling.shares_work == (processors > 1)
+    found = fit_roofline(arrays.take(known), known_s[known], tiling).terms(arrays.take(asked)).latency
+    assert np.median(np.abs(found - np.log(known_s[asked]))) < 0.05
+
+
 def test_products_that_are_added_up_by_hand() -> None:
     """Of a product of 36 pixels by 64 taps of channels, added up to 4 maps of 12 x 12, a device may write any share."""
     arrays = layer_arrays([replace(matrix_product(rows=36, depth=8, columns=64), result_elements=4 * 144)])
@@ -181,23 +200,30 @@ def test_padded_work_by_hand() -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=30)
 def test_gradients_are_those_of_finite_differences(seed: int) -> None:
-    """The derivatives by constants of tiles, by sides and by overlap equal small differences of the latency."""
+    """The derivatives by all constants, also of devices that share work, equal small differences of the latency."""
     draw = np.random.default_rng(seed)
     tiling = DeviceTiling(12, 16, 4, ((32, 32, 1), (64, 128, 2)))
     inputs = LayerQuantities.of(tiling, layer_arrays(tiled_machine.random_layers(6, seed=seed % 1000)))
-    constants, sides = draw.uniform(-20, -15, 4), draw.uniform([-1, -25, -25, -14], [1, -20, -20, -9], (6, SIDES))
-    slope = draw.uniform(-1, 1, 6)
+    constants = draw.uniform(-20, -15, 4)
+    sides = draw.uniform([-1, -25, -25, -14, -14], [1, -20, -20, -9, -9], (6, SIDES))
+    slope, shape = draw.uniform(-1, 1, 6), np.array([0.3, draw.uniform(-1, 1)])
 
-    def loss(tiles: Floats, moved: Floats, overlap: float) -> float:
-        return float(slope @ forward(inputs, tiles, moved, overlap).latency)
+    def loss(tiles: Floats, moved: Floats, overlap: float, alone: float) -> float:
+        return float(slope @ forward(inputs, tiles, moved, overlap, alone).latency)
 
-    state, step = forward(inputs, constants, sides, 0.3), 1e-5
-    by_tile = [loss(constants + one, sides, 0.3) - loss(constants - one, sides, 0.3) for one in step * np.eye(4)]
-    by_side = [loss(constants, sides + one, 0.3) - loss(constants, sides - one, 0.3) for one in step * np.eye(SIDES)]
-    by_overlap = loss(constants, sides, 0.3 + step) - loss(constants, sides, 0.3 - step)
+    state, step = forward(inputs, constants, sides, *shape.tolist()), 1e-5
+    by_tile = [loss(constants + one, sides, *shape) - loss(constants - one, sides, *shape) for one in step * np.eye(4)]
+    by_side = [
+        loss(constants, sides + one, *shape) - loss(constants, sides - one, *shape) for one in step * np.eye(SIDES)
+    ]
+    by_shape = [
+        loss(constants, sides, *(shape + one)) - loss(constants, sides, *(shape - one)) for one in step * np.eye(2)
+    ]
     assert np.array(by_tile) / (2 * step) == pytest.approx(state.by_tile(inputs, constants, slope), abs=1e-8)
     assert np.array(by_side) / (2 * step) == pytest.approx(slope @ state.by_side, abs=1e-8)
-    assert by_overlap / (2 * step) == pytest.approx(slope @ state.by_overlap, abs=1e-8)
+    assert by_shape == pytest.approx(
+        [2 * step * (slope @ one) for one in (state.by_overlap, state.by_alone)], abs=1e-12
+    )
 
 
 def test_the_roofline_learns_the_machine(roofline: Roofline) -> None:

@@ -55,5 +55,5 @@ def proxy(sshd: Sshd) -> Iterator[FaultProxy]:
 def remote(rig: Rig, sshd: Sshd, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A device behind SSH and the proxy; closing a dead link waits shorter than usual."""
     monkeypatch.setattr("harness.device.ssh.ssh_connection.CLOSE_S", 0.3)
-    rig.put_behind(sshd, proxy.port, banner_timeout_s=1.0)
+    rig.put_behind(sshd, proxy.port)
     return rig

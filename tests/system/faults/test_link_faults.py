@@ -95,9 +95,12 @@ def test_what_answers_is_no_sshd(
     """A device that resets, keeps silent or talks nonsense is not reachable; only the reset is tried again."""
     rig.begin()
     rig.put_behind(sshd, proxy.port, banner_timeout_s=0.5)
-    error = rig.meet(
-        name, lambda: proxy.inject(fault, times=connects), DeviceUnreachable, after_rounds=0, mend=proxy.heal
-    )
+
+    def mend() -> None:
+        proxy.heal()
+        rig.put_behind(sshd, proxy.port)
+
+    error = rig.meet(name, lambda: proxy.inject(fault, times=connects), DeviceUnreachable, after_rounds=0, mend=mend)
     assert proxy.accepted == connects + 1
     assert str(error).isprintable()
 

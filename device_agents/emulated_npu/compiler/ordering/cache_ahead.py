@@ -15,12 +15,11 @@ from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, aligned
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts
-from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
+from device_agents.emulated_npu.compiler.ordering.hazards import Conflicts
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import present
-from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Space, plain_bytes
+from device_agents.emulated_npu.unit_commands import Command, Queue, Space, plain_bytes
 
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
@@ -28,29 +27,32 @@ _LEAST_BYTES = 4 << 10
 
 def bring_weights_ahead(
     commands: Sequence[Command], conflicts: Sequence[Conflicts], values: Sequence[CachedValue], costs: CostModel
-) -> list[Item] | None:
-    """Return synchronised commands with weights that pass through the cache: of all loads, or of those units wait for.
+) -> tuple[float, list[Command]] | None:
+    """Return commands with weights that pass through the cache, of all loads or of those that units wait for.
 
-    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
-    no weights pass through the cache.
+    Before them comes the share of the time that they take, without the limits of queues. On a machine with an LLC
+    queue, SB is filled from the cache by either queue. The way that ends first counts; None if no weights pass through
+    the cache.
 
     Requires: commands of one core that does not share the cache, and their conflicts; `values` are all values in it.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
     machine = costs.machine
-    memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     loads = [place for place, command in enumerate(commands) if _is_weight_load(command)]
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
     found = []
-    for own_queue in (False, True) if machine.llc_queue_depth else (False,):
-        for wanted in (loads, late):
-            walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
-            walked = walk.run(conflicts)
-            if walk.is_changed:
-                found.append(walked)
-    return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
+    ways = itertools.product((loads, late), (False, True) if machine.llc_queue_depth else (False,))
+    for wanted, own_queue in ways:
+        walk = _Walk(commands, wanted, _CacheSpace(commands, values, machine.llc.bytes), costs, own_queue)
+        walked = walk.run(conflicts)
+        if walk.is_changed:
+            found.append(walked)
+    if not found:
+        return None
+    end_ps, ahead = min(found, key=itemgetter(0))
+    return end_ps / max(timeline.ends_ps), ahead
 
 
 def has_faster_cache(machine: Machine) -> bool:

@@ -78,6 +78,7 @@ class _Schedule:
         for waiting in self._streams:
             waiting.reverse()  # the next command is the last
         self._transfers = [stream for stream in (*LOADS, *STORES) if self._streams[stream]]
+        self._ready = [-1] * len(self._streams)  # when everything before its next command has ended, once that is known
         self._ends = [-1] * len(streams)
         self._transfers_free = [0, 0]  # of the IO queue, and of the LLC queue
         self._unit_free = dict.fromkeys(UNITS, 0)
@@ -93,12 +94,11 @@ class _Schedule:
             start, position, stream = min(ready, key=lambda found: (found[0], -self._behind[found[1]], found[1]))
             cached = stream >= CACHED_LOAD
             rivals = [found for found in ready if (found[2] >= CACHED_LOAD) is cached]
-            first_start, first, first_stream = min(rivals, key=lambda found: found[1])
+            first_start, _, first_stream = min(rivals, key=lambda found: found[1])
             end = start + self._durations[position]
             if end > first_start + delay * self._durations[position]:
-                start, position, stream = first_start, first, first_stream
-            self._streams[stream].pop()
-            self._transfers_free[cached] = self._place(position, start)
+                start, stream = first_start, first_stream
+            self._transfers_free[cached] = self._place(stream, start)
         order = [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
         return Filled(max(self._ends, default=0), order)
 
@@ -109,9 +109,7 @@ class _Schedule:
             progress = False
             for unit in UNITS:
                 while (found := self._next(unit, self._unit_free[unit])) is not None:
-                    start, position, _ = found
-                    self._streams[unit].pop()
-                    self._unit_free[unit] = self._place(position, start)
+                    self._unit_free[unit] = self._place(unit, found[0])
                     progress = True
 
     def _next_transfer(self, stream: int) -> tuple[int, int, int] | None:
@@ -122,16 +120,23 @@ class _Schedule:
         if not self._streams[stream]:
             return None
         position = self._streams[stream][-1]
-        start = free
-        for before in self._conflicts[position]:
-            if before >= 0:
-                if self._ends[before] < 0:
-                    return None
-                start = max(start, self._ends[before])
-        return start, position, stream
+        start = self._ready[stream]
+        if start < 0:
+            start = 0
+            for before in self._conflicts[position]:
+                if before >= 0:
+                    end = self._ends[before]
+                    if end < 0:
+                        return None
+                    if end > start:
+                        start = end
+            self._ready[stream] = start
+        return (start if start > free else free), position, stream
 
-    def _place(self, position: int, start: int) -> int:
-        """Place a command and return its end."""
+    def _place(self, stream: int, start: int) -> int:
+        """Place the next command of a stream and return its end."""
+        position = self._streams[stream].pop()
+        self._ready[stream] = -1
         self._starts.append((start, position))
         self._ends[position] = end = start + self._durations[position]
         return end

@@ -12,7 +12,7 @@ matters.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
@@ -72,46 +72,33 @@ ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
 """The memory of each space: in SEPARATE each has its own; in ONE_BUFFER, SB and NB are the same memory."""
 
 
-def dependencies(
-    commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE, spaces: Container[Space] = SEPARATE
-) -> Sequence[Conflicts]:
-    """Return the conflicts of every command of a sequential program: read after write, write after read or write.
-
-    Those in other memories than `spaces` are left out.
-    """
-    return latest_conflicts(commands, [stream_of(command) for command in commands], memory_of, spaces)
-
-
-def joined(several: Iterable[Sequence[Conflicts]]) -> list[list[int]]:
-    """Return the conflicts of the same commands in several memories as one."""
-    return [list(map(max, *found)) for found in zip(*several, strict=True)]
+def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> Sequence[Conflicts]:
+    """Return the conflicts of every command of a sequential program: read after write, write after read or write."""
+    return latest_conflicts(commands, [stream_of(command) for command in commands], memory_of)
 
 
 def latest_conflicts(
-    commands: Sequence[Command],
-    streams: Sequence[int],
-    memory_of: Sequence[int] = SEPARATE,
-    spaces: Container[Space] = SEPARATE,
+    commands: Sequence[Command], streams: Sequence[int], memory_of: Sequence[int] = SEPARATE
 ) -> list[list[int]]:
-    """Return by stream the latest earlier command that each command conflicts with in `spaces`, -1 for none.
+    """Return by stream the latest earlier command that each command conflicts with, -1 for none.
 
     `streams` has the stream of every command. These imply all other conflicts, as in `Conflicts`.
     """
     count = max(WEIGHTS, *streams) + 1 if streams else 0
     ranges = _Ranges()
     kept = [_Memory(ranges) for _ in Space]
-    memories = [kept[memory] if space in spaces else None for space, memory in zip(Space, memory_of, strict=True)]
+    memories = [kept[memory] for memory in memory_of]
     result = []
     for position, command in enumerate(commands):
         latest = [-1] * count
         stream = streams[position]
         for operand in (command.first, command.second, command.third, command.fourth):
-            memory = None if operand is None else memories[operand.descriptor.space]
-            if operand is not None and memory is not None:
+            if operand is not None:
+                memory = memories[operand.descriptor.space]
                 low, high, residues, modulus = ranges.of(operand)
                 memory.read(low, high, modulus, (position, stream, False, residues), latest)
-        memory = memories[command.target.descriptor.space]
-        if memory is not None and command.function is not Function.SEND:  # its target is in another core's memory
+        if command.function is not Function.SEND:  # its target is in another core's memory
+            memory = memories[command.target.descriptor.space]
             low, high, residues, modulus = ranges.of(command.target)
             memory.write(low, high, modulus, (position, stream, True, residues), latest)
         result.append(latest)

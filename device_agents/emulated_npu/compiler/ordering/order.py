@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     Conflicts,
     dependencies,
     in_order,
-    joined,
     latest_of,
     stream_of,
 )
@@ -37,7 +36,8 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Item, Qu
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
 _WORTH_BY_TIME = 0.995
-"""An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
+"""An order by time has fewer loops than one with hoisted loads, and weights through the cache take more transfers: both
+need more instructions, and must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
@@ -46,8 +46,6 @@ _SHORT_ITEMS = 400
 """Items of a program whose orders are compared with the time of instructions."""
 _ABOUT = 1.05
 """How much longer such an order may take by the formula."""
-_SB = (Space.SB,)
-_OUTSIDE_SB = tuple(space for space in Space if space is not Space.SB)
 _MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
@@ -91,20 +89,22 @@ def order(
         return _fenced(own, clock, hoist=options.reorder)
     if not options.reorder:
         return clock.ordered(synchronise(own, clock.memory_of))
-    chosen, best = commands, _by_place_or_time(commands, clock, shared)
+    chosen, best = commands, _early_or_by_time(commands, clock, shared)
     if machine.vfu_queue_depth:
         overlapped, fastest = _overlapped(own, clock, shared)
         if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _by_place_or_time(apart, clock, shared)
+        beside = _early_or_by_time(apart, clock, shared)
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         in_place = [item for item in best.items if isinstance(item, Command)]
         ahead = bring_weights_ahead(in_place, best.conflicts, cached, clock.costs)
-        best = _faster([best], [] if ahead is None else [clock.ordered(ahead)])
+        if ahead is not None and ahead[0] <= _WORTH_BY_TIME:
+            through = clock.ordered(synchronise(ahead[1], clock.memory_of))
+            best = through if through.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
     alike = [each.items for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
     return best._replace(alike=[items for items in alike if items is not best.items])
 
@@ -118,19 +118,10 @@ def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
     return clock.ordered(fence_between_layers(synchronise(flat, clock.memory_of)))
 
 
-def _by_place_or_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
-    found = clock.conflicts(commands)
-    return _faster(_by_place(commands, found, clock), _by_time(commands, found, clock, shared))
-
-
 def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
     """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
-    early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=clock.memory_of)
-    ways = [(early, clock.in_order(early, clock.conflicts(early).all, range(len(early))))]
-    for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
-        found = clock.conflicts(both)
-        in_place = clock.in_order(both, found.all, range(len(both)))
-        ways.append((both, _faster([in_place], _by_time(both, found, clock, shared))))
+    orders = _overlapping(own, clock.durations_ps(own), clock.memory_of)
+    ways = [(both, _early_or_by_time(both, clock, shared)) for both in orders]
     return min(ways, key=lambda way: way[1].predicted_ps)
 
 
@@ -146,13 +137,6 @@ def _overlapping(own: Sequence[Command], durations_ps: Sequence[int], memory_of:
         if both not in found:
             found.append(both)
     return found
-
-
-class _Found(NamedTuple):
-    """Conflicts of commands: all, and those that stay if weights go to other addresses in SB."""
-
-    all: Sequence[Conflicts]
-    outside_sb: Sequence[Conflicts]
 
 
 class _Clock:
@@ -177,31 +161,14 @@ class _Clock:
         ordered = self.ordered(synchronised([commands[position] for position in order], found))
         return ordered._replace(conflicts=found)
 
-    def conflicts(self, commands: Sequence[Command]) -> _Found:
-        """Return the conflicts of commands."""
-        if self.machine.shared_buffer:
-            together = dependencies(commands, self.memory_of)
-            return _Found(together, together)
-        outside = dependencies(commands, spaces=_OUTSIDE_SB)
-        return _Found(joined((outside, dependencies(commands, spaces=_SB))), outside)
-
-    def spread(self, commands: Sequence[Command], found: _Found) -> tuple[Sequence[Command], Sequence[Conflicts]]:
+    def spread(self, commands: Sequence[Command]) -> tuple[Sequence[Command], Sequence[Conflicts]]:
         """Return the commands with addresses in SB that let weights arrive early, and their conflicts."""
-        if self.machine.shared_buffer:
-            return commands, found.all
-        moved = spread_weights(commands, self.machine.sb_bytes)
-        return moved, joined((found.outside_sb, dependencies(moved, spaces=_SB)))
+        moved = commands if self.machine.shared_buffer else spread_weights(commands, self.machine.sb_bytes)
+        return moved, dependencies(moved, self.memory_of)
 
     def durations_ps(self, commands: Sequence[Command]) -> list[int]:
         """Return the times of commands."""
         return [self.costs.duration_ps(command) for command in commands]
-
-
-def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
-    """Return the fastest order; one by time must be worth its instructions."""
-    best = min(by_place, key=itemgetter(0))
-    faster = min(by_time, key=itemgetter(0), default=best)
-    return faster if faster.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
 
 
 def _is_of_cache(command: Command) -> bool:
@@ -212,29 +179,35 @@ def _is_of_cache(command: Command) -> bool:
     return Space.LLC in spaces and Space.DDR not in spaces
 
 
-def _by_place(commands: Sequence[Command], found: _Found, clock: _Clock) -> list[Ordered]:
-    """Return orders in which loads are hoisted, and in which nothing moves."""
-    early = hoisted(commands, found.all, window=_HOIST_WINDOW)
-    return [clock.in_order(commands, found.all, order) for order in (early, range(len(commands)))]
+def _early_or_by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
+    """Return the commands with loads as early as conflicts allow, or ordered by time if that is worth its instructions.
+
+    Weights have addresses in SB that let them arrive early.
+    """
+    spread, conflicts = clock.spread(commands)
+    early = clock.in_order(spread, conflicts, hoisted(spread, conflicts, window=_HOIST_WINDOW))
+    by_time = clock.in_order(spread, conflicts, _by_time(spread, conflicts, clock, shared))
+    return by_time if by_time.predicted_ps <= _WORTH_BY_TIME * early.predicted_ps else early
 
 
-def _by_time(commands: Sequence[Command], found: _Found, clock: _Clock, shared: Container[int]) -> list[Ordered]:
-    """Return the best order by time, with weights that arrive early.
+def _by_time(
+    commands: Sequence[Command], conflicts: Sequence[Conflicts], clock: _Clock, shared: Container[int]
+) -> list[int]:
+    """Return the positions of the commands in the best order by time.
 
-    Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
+    Other cores rely on what is loaded and stored before a message. So commands pass messages as if loads were hoisted,
     and time orders those between two messages.
     """
-    spread, conflicts = clock.spread(commands, found)
-    durations = clock.durations_ps(spread)
+    durations = clock.durations_ps(commands)
     order: list[int] = []
-    for part in _between_messages(spread, conflicts):
-        own = [spread[position] for position in part]
-        within = conflicts if len(part) == len(spread) else _within(part, conflicts)
+    for part in _between_messages(commands, conflicts):
+        own = [commands[position] for position in part]
+        within = conflicts if len(part) == len(commands) else _within(part, conflicts)
         times = [durations[position] for position in part]
         gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
         ways = (fill_gaps(own, within, times, delay, urgent_first=urgent) for delay, urgent in gaps)
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
-    return [clock.in_order(spread, conflicts, order)]
+    return order
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:

@@ -38,7 +38,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 )
 from device_agents.emulated_npu.compiler.planning.off_chip.relocation import Relocation
 from device_agents.emulated_npu.compiler.planning.receives import NO_BARRIERS, ReceivedValue, messages_to, with_receives
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
 from device_agents.emulated_npu.isa.program import Footprint
@@ -162,7 +162,7 @@ def _decisions(
         for core, machine, part in zip(group.cores, group.machines, group.parts, strict=True):
             if core not in found:
                 externals = placeholders(part, machine, own, _sends(division, core, buffers))
-                found[core] = decide(part, machine, options, externals) if part.layers else ()
+                found[core] = decide(Planner(part, machine, options, externals)) if part.layers else ()
     return found
 
 

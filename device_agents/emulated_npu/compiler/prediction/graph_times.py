@@ -10,9 +10,8 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import (
-    compares_chains,
     decide_by_each_assumption,
     other_chains,
 )
@@ -21,11 +20,11 @@ from device_agents.emulated_npu.machine import Machine
 
 
 class GraphPredictor:
-    """Predicts graphs on a machine (`odd_dft.choice.Predictions`); keeps the chains of the last network."""
+    """Predicts graphs on a machine (`odd_dft.choice.Predictions`); keeps what it knows of the last network's chains."""
 
     def __init__(self, machine: Machine, options: Options) -> None:
         self._machine, self._options = machine, options
-        self._decided: tuple[Graph, tuple[Decision, ...], Iterator[tuple[Decision, ...]]] | None = None
+        self._known: tuple[Graph, list[Planner]] | None = None
 
     def time_ps(self, graph: Graph) -> int:
         """Return the time of a graph by the formula of S2.6, without its setup; raises DoesNotFit.
@@ -39,32 +38,31 @@ class GraphPredictor:
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""
-        others = self._candidates(graph)
-        first = next(others)
-        self._decided = graph, first, others
-        return [(decision.start, decision.end) for decision in first]
+        return [(decision.start, decision.end) for decision in next(self.candidates(graph))]
 
     def candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
-        """Yield the chains of a graph under each assumption on their neighbours; raises DoesNotFit."""
-        if self._decided is None or self._decided[0] is not graph:
-            yield from self._candidates(graph)
-            return
-        _, first, others = self._decided
-        self._decided = None
-        yield first
-        yield from others
+        """Yield the chains of a graph under each assumption on their neighbours; raises DoesNotFit.
+
+        For a VFU with a separate queue, also those that are best if it shares that of the MFU.
+        """
+        for planner in self._planners(graph)[:-1]:
+            yield from decide_by_each_assumption(planner)
 
     def others(
         self, graph: Graph, chains: tuple[Decision, ...], tried: Set[Sequence[int]]
     ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
         """Yield other chains of a graph, which differ at one place, as `other_chains` does."""
-        if not compares_chains(graph, self._options):
-            return
-        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        yield from other_chains(graph, self._machine, self._options, externals, chains, tried)
+        yield from other_chains(self._planners(graph)[-1], chains, tried)
 
-    def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
-        """Yield chains; for a VFU with a separate queue, also those that are best if it shares that of the MFU."""
-        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        for machine in dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0))):
-            yield from decide_by_each_assumption(graph, machine, self._options, externals)
+    def _planners(self, graph: Graph) -> list[Planner]:
+        """Return the planners of a graph; the last one is for other chains.
+
+        Equal chains share the estimate of the first of them that a planner meets. So which other chains are compared
+        does not depend on how the candidates were found.
+        """
+        if self._known is None or self._known[0] is not graph:
+            externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
+            machines = dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0)))
+            all_machines = (*machines, self._machine)
+            self._known = graph, [Planner(graph, machine, self._options, externals) for machine in all_machines]
+        return self._known[1]

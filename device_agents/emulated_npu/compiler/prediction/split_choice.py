@@ -9,7 +9,6 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import budgets_of
 from device_agents.emulated_npu.compiler.prediction.split_times import SplitPredictor
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, core_speed, group_machines
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
@@ -137,7 +136,7 @@ def chained_splits(
     outside = {view.value for layer in graph.layers if layer.index not in inside for view in layer.reads}
     part = replace(graph, layers=layers, shared=frozenset(outside))
     externals = placeholders(part, machine, choose_spaces(part, machine))
-    planner = Planner(part, machine, options, externals, budgets_of(machine))
+    planner = Planner(part, machine, options, externals)
     best: list[tuple[int, Mapping[int, LayerSplit]]] = [(0, {})]
     for end, choice in enumerate(choices, 1):
         before_ps, before = best[end - 1]

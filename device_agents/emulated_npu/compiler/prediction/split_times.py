@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.planning.chains.layout import Scratchpa
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
 from device_agents.emulated_npu.compiler.splitting.division import shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
@@ -148,10 +149,11 @@ class SplitPredictor:
         several ways.
         """
         cores = len(self._kind_of)
-        ways = decide_by_each_assumption(part, machine, self._options, externals) if cores == 1 else None
+        planner = Planner(part, machine, self._options, externals)
+        ways = decide_by_each_assumption(planner) if cores == 1 else [decide(planner)]
         shared = shared_layers(part, machine, cores)
         found = []
-        for decisions in ways or [decide(part, machine, self._options, externals)]:
+        for decisions in ways:
             plans = [plan for decision in decisions for plan in decision.chains]
             commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
             found.append((order(commands, machine, self._options, None, shared), commands))

@@ -13,7 +13,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
 
 
-@pytest.mark.parametrize("bytes_per_s", [2e9, 4e9, 17e9])
+@pytest.mark.parametrize("bytes_per_s", [2e9, pytest.param(4e9, marks=pytest.mark.long), 17e9])
 def test_a_dense_block_compiles_at_any_bandwidth(bytes_per_s: float) -> None:
     """A chain that reads a concatenation and appends to it is compared by DFT and directly, and values are right."""
     edge = find_machine("edge")

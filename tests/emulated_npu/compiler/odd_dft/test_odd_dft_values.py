@@ -18,9 +18,9 @@ LENGTHS = tuple(range(9, 35, 2))
 
 @pytest.mark.parametrize("kernel", [3, 5, 7, 11])
 def test_kernels_and_blocks(kernel: int) -> None:
-    """Kernels 3, 5, 7 and 11 work with every block from 9 to 33 that holds them, on a map of several blocks."""
+    """Kernels 3, 5, 7 and 11 work with blocks from 9 to 33 that hold them, 3 with every one, on a map of several."""
     network = convolution((1, 2, 19, 26), (3, 2, kernel, kernel), pads=[kernel // 2] * 4)
-    for length in LENGTHS:
+    for length in LENGTHS if kernel == 3 else LENGTHS[1::3]:
         if length >= kernel:
             compiled = by_dft(network, length, dft_kernels="llc", chains="layers")
             assert compiled.graph.dft[0].blocks.length == length
@@ -28,7 +28,7 @@ def test_kernels_and_blocks(kernel: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
     """Any kernel, also even and rectangular, works with any padding, groups, pictures and map."""
     kernel = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8)), "kernel")
@@ -51,7 +51,7 @@ def _axes(kernel: tuple[int, int], pads: list[int]) -> zip[tuple[int, int, int]]
 
 
 @given(st.data())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_small_machines(data: st.DataObject) -> None:
     """In buffers of a few KiB, where every step is cut into tiles, the values are the same in every order."""
     kernel = data.draw(st.sampled_from([2, 3, 5]), "kernel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,7 +63,7 @@ def _program(layers: list[_Layer], slots: int) -> tuple[list[Command], list[Cach
     return commands, values
 
 
-def _seen(items: list[Item]) -> list[tuple[int, str, list[int]]]:
+def _seen(items: Sequence[Item]) -> list[tuple[int, str, list[int]]]:
     """Return what every computation reads of SB, and every load of features of the cache: DDR or storing layer."""
     memories = {space: np.full(_BLOCKS * _BLOCK // _STEP, -1) for space in (Space.SB, Space.LLC)}
     found = []
@@ -94,11 +95,11 @@ def test_weights_through_the_cache_keep_what_every_command_reads(layers: list[_L
     items = synchronise(commands)
     ahead = bring_weights_ahead(commands, dependencies(commands), values, CostModel(_MACHINE))
     if ahead is not None:
-        assert _through_cache(ahead)
-        assert _seen(ahead) == _seen(items)
+        assert _through_cache(ahead[1])
+        assert _seen(synchronise(ahead[1])) == _seen(items)
 
 
-def _through_cache(items: list[Item]) -> list[Command]:
+def _through_cache(items: Sequence[Item]) -> list[Command]:
     """Return the commands that move bytes from DDR to the cache."""
     found = [item for item in items if isinstance(item, Command) and item.function is Function.LOAD]
     return [command for command in found if command.target.descriptor.space is Space.LLC]

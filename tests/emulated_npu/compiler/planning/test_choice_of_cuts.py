@@ -44,7 +44,11 @@ def convolutions(size: tuple[int, int], channels: tuple[int, ...], kernel: int) 
 
 @pytest.mark.parametrize(
     ("size", "channels", "kernel"),
-    [((400, 720), (3, 24, 24, 3), 3), ((320, 320), (32, 32, 32), 3), ((272, 480), (1, 40, 10, 10, 16), 3)],
+    [
+        ((400, 720), (3, 24, 24, 3), 3),
+        ((320, 320), (32, 32, 32), 3),
+        pytest.param((272, 480), (1, 40, 10, 10, 16), 3, marks=pytest.mark.long),
+    ],
 )
 def test_no_forced_choice_is_faster(size: tuple[int, int], channels: tuple[int, ...], kernel: int) -> None:
     """The automatic choice is at most 0.5 % slower than the best of chains, halos and tiles that are forced."""

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, other_chains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.compiler.stages import compile_model
@@ -67,7 +67,7 @@ def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
     compiled = compile_model(model, machine)
     graph, chosen = compiled.graph, compiled.decisions
     externals = placeholders(graph, machine, choose_spaces(graph, machine))
-    others = [way for _, way in other_chains(graph, machine, DEFAULT, externals, chosen, frozenset())]
+    others = [way for _, way in other_chains(Planner(graph, machine, DEFAULT, externals), chosen, frozenset())]
     ends = {tuple(decision.end for decision in way) for way in (chosen, *others)}
     assert {(3,), (1, 3)} <= ends
     chosen_ps = _formula_ps(compiled, chosen)
@@ -92,6 +92,6 @@ def test_chains_also_end_one_layer_earlier_and_later() -> None:
     machine = find_machine("edge")
     graph = compile_model(model, machine).graph
     externals = placeholders(graph, machine, choose_spaces(graph, machine))
-    chains = decide_chains(graph, machine, DEFAULT, externals, (2, 4), 0)
-    others = other_chains(graph, machine, DEFAULT, externals, chains, frozenset())
+    planner = Planner(graph, machine, DEFAULT, externals)
+    others = other_chains(planner, decide_chains(planner, (2, 4), 0), frozenset())
     assert {tuple(each.end for each in way) for _, way in others} == {(4,), (1, 2, 4), (1, 4), (3, 4), (2, 3, 4)}

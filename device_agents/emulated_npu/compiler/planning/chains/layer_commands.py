@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from device_agents.emulated_npu.compiler.planning.chains.side_by_side import sid
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
 from device_agents.emulated_npu.machine import Mfu
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, descriptor_of
-from device_agents.emulated_npu.unit_settings import Activation, Settings
+from device_agents.emulated_npu.unit_settings import Activation, Settings, Triple
 
 _ONE = (1, 0)
 
@@ -178,9 +179,15 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
         low, _ = window_interval(layer, axis, region[axis])
         first, _ = read_interval(layer, 0, axis, region[axis])
         pad[axis - len(region) + 3] = max(0, first - low)
-    return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
+    return _with_pad(layer.settings, (pad[0], pad[1], pad[2]))
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _with_pad(settings: Settings, pad: Triple) -> Settings:
+    return settings if pad == settings.pad else replace(settings, pad=pad)
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def _with_activation(settings: Settings, activation: Activation) -> Settings:
     return settings if activation is settings.activation else replace(settings, activation=activation)
 

@@ -153,12 +153,14 @@ class Geometry:
         """Yield the indices of the passes in the order in which they run."""
         return itertools.product(*(range(count) for count in self.counts))
 
+    @functools.cached_property
+    def _innermost(self) -> int | None:
+        """The place of the cut that consecutive passes differ by; None for one pass."""
+        return max((place for place, count in enumerate(self.counts) if count > 1), default=None)
+
     def is_resident(self, name: str) -> bool:
         """Return whether consecutive passes share the same part of a value."""
-        for track, count in zip(reversed(self.tracks[name]), reversed(self.counts), strict=True):
-            if count > 1:
-                return track is None
-        return False
+        return self._innermost is not None and self.tracks[name][self._innermost] is None
 
     def is_active(self, name: str, tile: Tile) -> bool:
         """Return whether a pass loads or computes some of a value; passes share parts that do not change."""

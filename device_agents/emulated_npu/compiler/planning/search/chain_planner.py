@@ -8,14 +8,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
-from device_agents.emulated_npu.compiler.graph.regions import overlap
-from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
+from device_agents.emulated_npu.arithmetic import aligned_down
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
-from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
@@ -27,15 +26,18 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     Choice,
 )
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
+"""The most layers of a chain in the first search."""
 _CLOSE = 1.01
+"""How much more fewer passes may cost where the units overlap: one waits for the other in every pass."""
 _ALIKE = 1.02
+"""How much more they may cost under an assumption with `few`, because queues wait for each other in every pass."""
 _SAME = 1.002
-"""How much more ways with fewer passes may cost: where units overlap in passes, where queues share the work, and where
-only the time of compiling them counts."""
+"""How much more they may cost otherwise: many passes take long to compile."""
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -76,12 +78,14 @@ class ChainOutline:
 
 
 class Planner:
-    """Plans a network on a machine by one of ASSUMPTIONS; every chain uses the best of `budgets`."""
+    """Plans a graph on a machine by one of ASSUMPTIONS, the first at first.
 
-    def __init__(
-        self, graph: Graph, machine: Machine, options: Options, externals: Externals, budgets: tuple[MemoryBudget, ...]
-    ) -> None:
-        self._graph, self._machine, self._options, self._budgets = graph, machine, options, budgets
+    Where features and weights share one buffer, every chain divides it in the way that is fastest for that chain.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
+        self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
+        self._chains = PossibleChains(graph, machine)
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates(machine, options)
         self._keys = ChainKeys(graph, externals, self._shared.number)
@@ -90,16 +94,6 @@ class Planner:
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
         self._candidates: dict[tuple[int, int], list[ChainCandidate]] = {}
-        self._parts: dict[int, HardwareLayer] = {}
-        self._chains: dict[tuple[int, int], Chain] = {}
-        self._allowed: dict[tuple[int, int], bool] = {}
-        self._apart = graph.foreign | graph.staged
-        self._readers: dict[str, list[int]] = {}
-        self._writers: dict[str, list[int]] = {}
-        for place, layer in enumerate(graph.layers):
-            for view in layer.reads:
-                self._readers.setdefault(view.value, []).append(place)
-            self._writers.setdefault(layer.output.value, []).append(place)
 
     def within(self, halo_bytes: int) -> Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
@@ -118,7 +112,7 @@ class Planner:
 
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
-        return self._joined(range(len(self._graph.layers) + 1), 0)
+        return self._joined(range(len(self.graph.layers) + 1), 0)
 
     def longer(self, chains: Sequence[Decision]) -> ChainOutline:
         """Return these chains, those in one pass joined to more than MAX_CHAIN layers as long as that is faster."""
@@ -149,24 +143,22 @@ class Planner:
         for start, end in itertools.pairwise(ends):
             estimate = self._estimated(start, end)
             if estimate is None:
-                raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in the chain that ends there")
+                raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in the chain that ends there")
             result = result.extended(estimate, end)
         return result
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
-        estimate = self._estimated(start, end) if self.is_chain(start, end) else None
+        estimate = self._estimated(start, end) if self._chains.allows(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         if (start, end) not in self._candidates:
-            self._candidates[start, end] = self._all_candidates(self._chain(start, end))
+            self._candidates[start, end] = self._all_candidates(self._chains.chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
-        candidates = [
-            candidate for candidate in self._candidates[start, end] if assumption.trusting or not candidate.doubtful
-        ]
-        choices = sorted((candidate.chosen(assumption) for candidate in candidates), key=lambda choice: choice.cost_ps)
+        candidates = (each for each in self._candidates[start, end] if assumption.trusting or not each.doubtful)
+        choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
         close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
@@ -189,7 +181,7 @@ class Planner:
         return candidates
 
     def _singly_ps(self, start: int, end: int) -> int | None:
-        if end - start == 1 or self._options.chains != "auto":
+        if end - start == 1 or self.options.chains != "auto":
             return None
         try:
             estimates = [self._estimated(place, place + 1) for place in range(start, end)]
@@ -199,9 +191,9 @@ class Planner:
 
     def whole(self) -> Decision:
         """Return the best way to run all layers as one chain; raises DoesNotFit if there is none."""
-        count = len(self._graph.layers)
+        count = len(self.graph.layers)
         try:
-            if self.is_chain(0, count):
+            if self._chains.allows(0, count):
                 return self.decide(0, count)
             why = "a layer needs a tensor whole or in memory, but the chain computes it part by part"
         except DoesNotFit as error:
@@ -213,7 +205,7 @@ class Planner:
         found: ChainOutline | None = None
         idle = 0
         for start in starts:
-            if not self.is_chain(start, end):
+            if not self._chains.allows(start, end):
                 continue
             estimate = self._estimated(start, end)
             if estimate is None:
@@ -226,12 +218,12 @@ class Planner:
             if idle == _PATIENCE:
                 break
         if found is None:
-            raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in any chain")
+            raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in any chain")
         return found
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._keys.key(start, end), start == 0, end == len(self._graph.layers)
+        key = self._keys.key(start, end), start == 0, end == len(self.graph.layers)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]
@@ -243,7 +235,7 @@ class Planner:
             wider = self._wider[key]
             if all(one.fits(self._budgets[0].reserved_bytes) for one in wider):
                 return wider
-        exact = self._keys.exact(start, end), start == 0, end == len(self._graph.layers)
+        exact = self._keys.exact(start, end), start == 0, end == len(self.graph.layers)
         found = []
         for budget in self._budgets:
             search = functools.partial(self._searched, budget, start, end)
@@ -262,75 +254,30 @@ class Planner:
     def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
         """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
         try:
-            return self._search.estimates(self._chain(start, end), budget, self._assumptions(start, end))
+            return self._search.estimates(self._chains.chain(start, end), budget, self._assumptions(start, end))
         except (DoesNotFit, NotTileable):
             return ()
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""
-        return tuple(one.between(start == 0, end == len(self._graph.layers)) for one in ASSUMPTIONS)
+        return tuple(one.between(start == 0, end == len(self.graph.layers)) for one in ASSUMPTIONS)
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""
-        if self._options.single_layers:
+        if self.options.single_layers:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 
-    def is_chain(self, start: int, end: int) -> bool:
-        """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
 
-        Layers in `graph.sliced` are in no chain of several.
-        """
-        if (start, end) not in self._allowed:
-            self._allowed[start, end] = self._reads_apart(start, end)
-        return self._allowed[start, end]
-
-    def _reads_apart(self, start: int, end: int) -> bool:
-        if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
-            return False
-        for place, layer in enumerate(self._graph.layers[start:end], start):
-            for index, view in enumerate(layer.reads):
-                writers = self._writers.get(view.value, ())
-                inside = [writer for writer in writers if start <= writer < place]
-                elsewhere = len(inside) < len(writers) or view.value in self._apart
-                if inside and (reads_outside(layer, index) or elsewhere):
-                    needed = view.value_region
-                    outputs = [self._graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, output.value_region) for output in outputs):
-                        return False
-        return True
-
-    def _chain(self, start: int, end: int) -> Chain:
-        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
-        if (start, end) not in self._chains:
-            self._chains[start, end] = self._found_chain(start, end)
-        return self._chains[start, end]
-
-    def _found_chain(self, start: int, end: int) -> Chain:
-        layers = []
-        for layer in self._graph.layers[start:end]:
-            name = layer.output.value
-            if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
-                layers.append(layer)
-            else:
-                if layer.index not in self._parts:
-                    part = replace(layer.output, value=written_part(name))
-                    self._parts[layer.index] = replace(layer, output=part)
-                layers.append(self._parts[layer.index])
-        stored = frozenset(
-            layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
-        )
-        return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
-
-    def _is_stored(self, name: str, start: int, end: int) -> bool:
-        outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
-        return outside or self._graph.values[name].is_output or name in self._graph.shared
+def _budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
+    """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
+    if not machine.shared_buffer:
+        return (MemoryBudget(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
+    sizes = [aligned_down(machine.nb_bytes * quarters // 4) for quarters in range(1, 4)]
+    return tuple(MemoryBudget(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)
 
 
 def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
-    """Return the choice with the fewest passes of those that cost up to `close` times the first, the best.
-
-    Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
-    """
+    """Return the choice with the fewest passes of those that cost up to `close` times the first, the best."""
     alike = (choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps)
     return min(alike, key=lambda choice: choice.passes)

@@ -43,39 +43,33 @@ class ChainSearch:
     def estimates(
         self, chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]
     ) -> tuple[ChainEstimate, ...]:
-        """Return quick estimates of good choices, one for each assumption; raises as `choices`."""
-        sweeps = self._sweeps(chain, budget)
+        """Return quick estimates of good choices, one for each assumption; raises as `candidates`."""
+        parts = self._sweeps(chain, budget)
         found: list[tuple[ChainEstimate, ...]] = []
         problems: list[DoesNotFit | NotTileable] = []
-        for parts in sweeps:
+        if parts:
             try:
-                found.append(self._swept(parts, chain, budget, assumptions))
+                # Parts of equal size take the same time.
+                alike = {part.output.shape: part for part in parts}
+                each = {shape: self._plans_of(part, chain, budget) for shape, part in alike.items()}
+                plans = [each[part.output.shape] for part in parts]
+                found.append(tuple(estimate_of(map(one.fastest, plans), budget, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problems.append(error.with_traceback(None))
-        if not sweeps or self._residency(chain.layers[0]) != "weights":
+        if not parts or self._residency(chain.layers[0]) != "weights":
             try:
-                plans = self._cuts.coarsest(chain, budget, effort_of(chain))
-                found.append(tuple(estimate_of([one.fastest(plans)], budget, one) for one in assumptions))
+                whole = self._cuts.coarsest(chain, budget, effort_of(chain))
+                found.append(tuple(estimate_of([one.fastest(whole)], budget, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problems.append(error.with_traceback(None))
         if problems and not found:
             raise problems.pop()
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
-    def _swept(
-        self, parts: tuple[HardwareLayer, ...], chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]
-    ) -> tuple[ChainEstimate, ...]:
-        """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
-        alike = {part.output.shape: part for part in parts}
-        each = {shape: self._plans_of(part, chain, budget) for shape, part in alike.items()}
-        return tuple(
-            estimate_of([one.fastest(each[part.output.shape]) for part in parts], budget, one) for one in assumptions
-        )
-
     def candidates(self, chain: Chain, budget: MemoryBudget) -> Iterator[ChainCandidate]:
         """Yield all ways around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
         swept = False
-        for parts in self._sweeps(chain, budget):
+        if parts := self._sweeps(chain, budget):
             with contextlib.suppress(DoesNotFit, NotTileable):
                 timed = tuple(ASSUMPTIONS[0].fastest(self._plans_of(part, chain, budget)) for part in parts)
                 yield ChainCandidate(f"weights resident in {len(timed)} sweeps", timed, budget)
@@ -99,23 +93,16 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweeps(self, chain: Chain, budget: MemoryBudget) -> list[tuple[HardwareLayer, ...]]:
-        """Return the ways to divide a single layer so that the weights of each part stay in SB, few parts last.
-
-        Parts of half of SB leave the other half to the weights of the next part.
-        """
+    def _sweeps(self, chain: Chain, budget: MemoryBudget) -> tuple[HardwareLayer, ...]:
+        """Return a single layer in parts whose weights stay in SB; none if all fit, or there are no weights."""
         layer = chain.layers[0]
         if len(chain.layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
-            return []
+            return ()
         if self._residency(layer) == "features":
-            return []
-        divisions = (slice_outputs(layer, self._machine, budget.sb_bytes // divisor) for divisor in (2, 1))
-        return [parts for parts in divisions if len(parts) > 1]
+            return ()
+        parts = slice_outputs(layer, self._machine, budget.sb_bytes)
+        return parts if len(parts) > 1 else ()
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, budget: MemoryBudget) -> list[TimedPlan]:
-        """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
-        alone, effort = replace(chain, layers=(part,)), effort_of(chain)
-        plans = self._cuts.coarsest(alone, budget, effort)
-        with contextlib.suppress(DoesNotFit, NotTileable):
-            plans = self._cuts.coarsest(alone, replace(budget, nb_bytes=budget.nb_bytes // 2), effort) + plans
-        return plans
+        """Return plans of one of several parts."""
+        return self._cuts.coarsest(replace(chain, layers=(part,)), budget, effort_of(chain))

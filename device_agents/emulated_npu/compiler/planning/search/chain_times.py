@@ -20,6 +20,7 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
 _Times = dict[Queue, int]
+_NO_TIMES = dict.fromkeys(Queue, 0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class ChainTimes:
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         fill_ps = drain_ps = 0
-        totals_ps = dict.fromkeys(Queue, 0)
+        totals_ps = _NO_TIMES.copy()
         for tile, count in _representatives(plan):
             filling = not any(tile)
             pass_ps = stored_ps = 0
@@ -113,7 +114,7 @@ class ChainTimes:
 
     def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
         """Return the time of commands, each so many times, on each queue, and of the loads before any computation."""
-        times_ps = dict.fromkeys(Queue, 0)
+        times_ps = _NO_TIMES.copy()
         lead_ps = 0
         for command, count in counted:
             cost, queue = self._costs.cost(command), command.queue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
@@ -109,10 +109,10 @@ class ChainEstimate:
         return self.halo_bytes <= reserved_bytes <= self.room_bytes - self.nb_bytes
 
 
-def estimate_of(chains: Sequence[TimedPlan], budget: MemoryBudget, assumption: Assumption) -> ChainEstimate:
+def estimate_of(timed: Iterable[TimedPlan], budget: MemoryBudget, assumption: Assumption) -> ChainEstimate:
     """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
-    plans = [each.plan for each in chains]
-    times = [each.times for each in chains]
+    chains = tuple(timed)
+    plans, times = [each.plan for each in chains], [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= budget.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)

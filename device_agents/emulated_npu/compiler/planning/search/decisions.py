@@ -6,15 +6,11 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence, Set
 
-from device_agents.emulated_npu.arithmetic import aligned, aligned_down
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
-from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
+from device_agents.emulated_npu.arithmetic import aligned
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
-from device_agents.emulated_npu.machine import Machine
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
@@ -24,65 +20,54 @@ _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
 
-def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
+def decide(planner: Planner) -> tuple[Decision, ...]:
     """Choose the chains of a graph by predicted time, under one of ASSUMPTIONS; raises DoesNotFit.
 
-    It is the first one, or for a layer without neighbours the second. Where features and weights share one buffer,
-    every chain divides it in the way that is fastest for that chain.
+    It is the first one, or for a layer without neighbours the second.
     """
-    planner = Planner(graph, machine, options, externals, budgets_of(machine))
-    return _decided(planner, [_ALONE if len(graph.layers) == 1 else _DOUBTING], options)[0]
+    return _decided(planner, [_ALONE if len(planner.graph.layers) == 1 else _DOUBTING])[0]
 
 
-def decide_by_each_assumption(
-    graph: Graph, machine: Machine, options: Options, externals: Externals
-) -> Iterator[tuple[Decision, ...]]:
+def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
     Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
-    planner = Planner(graph, machine, options, externals, budgets_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
-    for decisions in _alternatives(planner, graph, options):
+    for decisions in _alternatives(planner):
         chains = tuple(decision.chains for decision in decisions)
         if chains not in seen:
             seen.append(chains)
             yield decisions
 
 
-def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
-    found = _decided(planner, range(len(ASSUMPTIONS)), options)
+def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
+    found = _decided(planner, range(len(ASSUMPTIONS)))
     yield from found
     for place, decisions in enumerate(found):
         with contextlib.suppress(DoesNotFit):
             within = planner.assuming(place).within(_halo_bytes(decisions))
             ends = within.longer(decisions).ends
             yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
-    count = len(graph.layers)
+    count = len(planner.graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
 
-def compares_chains(graph: Graph, options: Options) -> bool:
-    """Return whether `other_chains` of a graph are worth a comparison: the options fix no chains."""
-    return len(graph.layers) > 1 and options.chains == "auto" and not options.single_layers
-
-
 def other_chains(
-    graph: Graph,
-    machine: Machine,
-    options: Options,
-    externals: Externals,
-    decisions: Sequence[Decision],
-    tried: Set[Sequence[int]],
+    planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
     """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
     Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
-    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out.
+    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
+    the options fix chains.
     """
-    planner = Planner(graph, machine, options, externals, budgets_of(machine)).assuming(_ALONE)
+    options = planner.options
+    if len(planner.graph.layers) == 1 or options.chains != "auto" or options.single_layers:
+        return
+    planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
     found: list[tuple[int, int, int, tuple[int, ...]]] = []
     for place in range(len(decisions)):
@@ -116,21 +101,19 @@ def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], f
     yield from (way for way in ways if all(low < high for low, high in itertools.pairwise(way[1])))
 
 
-def decide_chains(
-    graph: Graph, machine: Machine, options: Options, externals: Externals, ends: Sequence[int], halo_bytes: int
-) -> tuple[Decision, ...]:
+def decide_chains(planner: Planner, ends: Sequence[int], halo_bytes: int) -> tuple[Decision, ...]:
     """Choose how to run chains that end at `ends`, with that much of a halo buffer; raises DoesNotFit."""
-    planner = Planner(graph, machine, options, externals, budgets_of(machine)).within(halo_bytes)
-    return tuple(planner.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
+    within = planner.within(halo_bytes)
+    return tuple(within.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
 
 
-def _decided(planner: Planner, assumptions: Sequence[int], options: Options) -> list[tuple[Decision, ...]]:
+def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decision, ...]]:
     """Return the best chains under each of some assumptions; raises DoesNotFit.
 
     The halo buffer takes room from all chains. Its size is what chains with all the room request, a quarter of the
     largest request, or zero.
     """
-    if options.chains == "whole":
+    if planner.options.chains == "whole":
         return [(planner.whole(),)]
     assumed = [planner.assuming(place) for place in assumptions]
     free = [one.outline() for one in assumed]
@@ -161,11 +144,3 @@ def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
         return planner.outline()
     except DoesNotFit:
         return planner.outlined(ends)
-
-
-def budgets_of(machine: Machine) -> tuple[MemoryBudget, ...]:
-    """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
-    if not machine.shared_buffer:
-        return (MemoryBudget(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
-    sizes = [aligned_down(machine.nb_bytes * quarters // 4) for quarters in range(1, 4)]
-    return tuple(MemoryBudget(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)
