@@ -56,6 +56,8 @@ def test_who_looks_at_the_lock_keeps_no_night_from_it(tmp_path: Path, monkeypatc
     looking, pauses = os.open(lock_file(place), os.O_RDONLY), itertools.count()
     fcntl.flock(looking, fcntl.LOCK_SH)
     monkeypatch.setattr(time, "sleep", lambda _: next(pauses) == 20 and fcntl.flock(looking, fcntl.LOCK_UN))
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.02)
     with night_lock(place, "2026-11-20"):
         monkeypatch.undo()
         assert running(place) is not None
