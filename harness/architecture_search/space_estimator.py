@@ -207,7 +207,7 @@ class SpaceEstimator:
         latency_s = self.overhead_s + np.maximum(layers_s, least_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
         latency_s = factor * latency_s
-        exchange_variance_s2 = np.where(layers_s < least_s, self.exchange_variance_s2, 0.0)
+        exchange_variance_s2 = np.where((self.exchange_s > 0.0) & (layers_s < least_s), self.exchange_variance_s2, 0.0)
         variance_s2 = factor**2 * (np.maximum(variance_s2, 0.0) + self.overhead_variance_s2 + exchange_variance_s2)
         variance_s2 += (self.relative_variance + doubt**2) * latency_s**2
         half_s = Z_95 * np.sqrt(variance_s2)

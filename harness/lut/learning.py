@@ -29,7 +29,7 @@ def learn_predictor(
 ) -> bytes:
     """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from.
 
-    `chains` name the layers whose neighbourhoods are those of chains.
+    `chains` list the layers of the chains of the table.
     """
     examples = tuple(training_examples(entries, chains))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
@@ -48,7 +48,8 @@ def training_examples(entries: Sequence[Entry], chains: Sequence[ChainRow] = ())
     near = {entry.key for entry in entries if "@" in entry.context}
     chained = {row.key for row in chains}
     alone = {entry.key for entry in entries if "@" not in entry.context and entry.key in chained and _is_product(entry)}
-    learnt = [entry for entry in entries if ("@" in entry.context) == (entry.key in near - alone)]
+    in_chains = near - alone
+    learnt = [entry for entry in entries if ("@" in entry.context) == (entry.key in in_chains)]
     shares = _unresolved_shares(learnt)
     for entry in learnt:
         layer = describe(entry.signature, entry.context, warm=entry.visit == WARM)

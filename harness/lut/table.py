@@ -234,7 +234,7 @@ class Lut:
         return core_cache_bytes(self.clock, self.fingerprint)
 
     def cold_share(self, weight_bytes: int, warm_s: float) -> float:
-        """Return the share of its weights that a network, which takes `warm_s` with all of them in the caches, misses.
+        """Return the share of its weights that a network misses; with all of them in the caches it takes `warm_s`.
 
         Where few layers of the table are warm, as those of one small network, a mixture with them would be uncertain:
         a network is warm or cold as a whole.

@@ -166,7 +166,7 @@ def _tables(root: Path, device: str, variant: Variant) -> dict[Path, ManifestSum
 
 
 def made_of(folder: Path) -> ManifestSummary:
-    """Return what a table's manifest says; nothing of one that is damaged, which `read_lut` reports, or removed now."""
+    """Return what a table's manifest says; nothing of one that is damaged, which `read_lut` reports, or was removed."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
         fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])

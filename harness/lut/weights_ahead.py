@@ -46,11 +46,11 @@ class ChainFit:
 def fit_chains(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> ChainFit:
     """Return the bytes with which single layers add up to the chains of networks best; zeros without chains.
 
-    The smallest of equally good sizes counts. No latency of a whole network is used.
+    The smallest of equally good sizes counts; the error allows for its choice. No latency of a whole network is used.
     """
     networks = _networks(entries, rows, loads_of)
     size = min(_SIZES, key=lambda size: sum(network.error(size) for network in networks))
-    return ChainFit(size, math.hypot(*(one.error(size) for one in networks)) / math.sqrt(max(1, len(networks))))
+    return ChainFit(size, math.hypot(*(one.error(size) for one in networks)) / math.sqrt(max(1, len(networks) - 1)))
 
 
 def _networks(entries: Entries, rows: Sequence[ChainRow], loads_of: LoadsOf) -> list[_Network]:

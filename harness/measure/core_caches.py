@@ -33,8 +33,8 @@ def cold_shares(weight_bytes: Ints, warm_s: Floats, cache_bytes: int, *, in_part
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
     A network reads its weights in the same order each time. A core's own cache loses those that do not fit into it
-    (`Network.runs_from_caches`). Of what the next cache cannot hold, each byte that is read replaces another one that
-    is needed again: twice as much is lost. Others replace the rest as time passes, `warm_s` from one run to the next.
+    (`Network.runs_from_caches`). Each byte beyond the size of the next cache evicts another one that is needed again,
+    so twice the excess is lost. Other programs replace the rest as time passes, `warm_s` from one run to the next.
     Without `in_part`, a network is cold or warm as a whole.
     """
     held_bytes = HELD_CACHES * cache_bytes

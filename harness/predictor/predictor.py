@@ -19,7 +19,9 @@ from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import Coverage, operator_index
 from harness.predictor.uncertainty.network_errors import ALL_ALIKE, LayerPrediction, share_of
 
-_BUILD_AGAIN = "Build the table again from its journal: harness lut build --device NAME"
+_BUILD_AGAIN = (
+    "Build the table again from its journal: harness lut build --device NAME. Without one, measure the device again"
+)
 _OTHER_VERSION = "The predictor of this table is of another version of harness"
 
 

@@ -115,6 +115,7 @@ def test_products_in_chains_are_learnt_by_themselves() -> None:
         assert layer is not None
         factors[layer.operator.split("/")[0]].add(round(found[layer] / entry.latency_s))
     assert factors == {"mac": {1}, "move": {3}}
+    assert learn_predictor([*entries(), *chained], rows) != learn_predictor([*entries(), *chained])
 
 
 def test_keys_of_another_version_are_left_out() -> None:

@@ -129,14 +129,16 @@ class DeviceTiling:
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, or the pixels that a fold streams, (layers,)."""
         on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
-        on_map = np.where(arrays.multiplies_windows, 1.0, on_map)  # copied windows contain their padding
+        # Copied windows contain their padding.
+        on_map = np.where(arrays.multiplies_windows & self.copies_windows, 1.0, on_map)
         own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
         steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
         return np.where(arrays.channelwise, own / self.depth, steps * on_map)
 
     def _matrix(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
         """Return the rows and columns of each group's product, as tiles cover them."""
-        swapped = arrays.multiplies_windows & (self.pixels_fill_vectors and not self.holds_weights)
+        is_swapped = self.copies_windows and self.pixels_fill_vectors and not self.holds_weights
+        swapped = arrays.multiplies_windows & is_swapped
         return np.where(swapped, arrays.columns, arrays.rows), np.where(swapped, arrays.rows, arrays.columns)
 
     def _depth_steps(self, arrays: LayerArrays) -> Floats:

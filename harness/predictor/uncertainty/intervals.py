@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from harness.array_types import Floats
 from harness.predictor.uncertainty.coverage import Coverage
-from harness.strict_model import Amount
 
 LEVEL = 0.9
 """Share of latencies within their intervals."""
@@ -21,7 +22,12 @@ ANY = ""
 """Stands for all operators."""
 _LEAST_SCORES = 20
 _LEAST_FLOOR = 1e-3
-_SAME = 1e-9
+_LEAST_APART = math.log(2.0)
+"""Medians of latencies that differ by less say little of how errors depend on latency."""
+_MOST_BEYOND = 2.0
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,14 @@ class Residuals:
 class Scale:
     """The expected errors of layers that all trees agree on: `long` at a latency of `long_s`, `short` at `short_s`.
 
-    The error of another layer follows from its latency, on logarithms: that of `long` at least, and for ever shorter
-    layers at most as much beyond `short` as that is beyond `long`.
+    The error of another layer follows from its latency, on logarithms: that of `long` at least, and of ever shorter
+    layers at most twice `short`.
     """
 
-    long: Amount
-    long_s: Amount
-    short: Amount
-    short_s: Amount
+    long: Positive
+    long_s: Positive
+    short: Positive
+    short_s: Positive
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def _scales(
     own = [expected.get(operator, expected[ANY]) for operator in operators]
     rows = [(one.long, one.long_s, one.short, one.short_s) for one in own]
     long, log_long_s, short, log_short_s = np.log(np.array(rows, dtype=np.float64).reshape(-1, 4)).T
-    apart = np.maximum(log_long_s - log_short_s, _SAME)
+    apart = np.maximum(log_long_s - log_short_s, _LEAST_APART)
     share = np.clip((log_long_s - np.log(predicted_s)) / apart, 0.0, 2.0)
-    typical = np.exp(long + share * (short - long))
+    typical = np.minimum(np.exp(long + share * (short - long)), _MOST_BEYOND * np.exp(short))
     return np.asarray(np.hypot(spread, typical) * (1.0 + beyond))

@@ -89,6 +89,16 @@ def test_intervals_do_not_grow_without_end_as_layers_become_short() -> None:
     assert 0.02 <= long < short < none[0] == none[1] < 10 * short + 1e-9
 
 
+@pytest.mark.parametrize("other_s", [20e-6, 10.1e-6])
+def test_two_layers_say_little_of_how_errors_depend_on_latency(other_s: float) -> None:
+    """With a bad and a good prediction of an operator, shorter layers are expected to be at most twice as bad."""
+    zeros, latency_s = np.zeros(2), np.array([10e-6, other_s])
+    found = calibrate(Residuals(("Conv",) * 2, (Coverage.INSIDE,) * 2, np.array([0.3, 0.01]), zeros, zeros, latency_s))
+    asked_s = np.array([10e-6, 9e-6, 5e-6, 1e-9])
+    known, *shorter = found.half_widths(["Conv"] * 4, [Coverage.INSIDE] * 4, *np.zeros((2, 4)), asked_s)
+    assert max(shorter) <= 2 * known * (1 + 1e-9)
+
+
 def test_further_out_is_never_narrower() -> None:
     """A coverage class with smaller errors than a nearer one gets the nearer one's quantile."""
     lucky = residuals([0.01] * 60, Coverage.EDGE)

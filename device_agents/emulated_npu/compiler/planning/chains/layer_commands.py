@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -182,12 +181,10 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
     return _with_pad(layer.settings, (pad[0], pad[1], pad[2]))
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def _with_pad(settings: Settings, pad: Triple) -> Settings:
     return settings if pad == settings.pad else replace(settings, pad=pad)
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def _with_activation(settings: Settings, activation: Activation) -> Settings:
     return settings if activation is settings.activation else replace(settings, activation=activation)
 

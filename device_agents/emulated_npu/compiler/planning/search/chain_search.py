@@ -104,5 +104,9 @@ class ChainSearch:
         return parts if len(parts) > 1 else ()
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, budget: MemoryBudget) -> list[TimedPlan]:
-        """Return plans of one of several parts."""
-        return self._cuts.coarsest(replace(chain, layers=(part,)), budget, effort_of(chain))
+        """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
+        alone, effort = replace(chain, layers=(part,)), effort_of(chain)
+        plans = self._cuts.coarsest(alone, budget, effort)
+        with contextlib.suppress(DoesNotFit, NotTileable):
+            plans = self._cuts.coarsest(alone, replace(budget, nb_bytes=budget.nb_bytes // 2), effort) + plans
+        return plans

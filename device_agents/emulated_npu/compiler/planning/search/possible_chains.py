@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
@@ -26,15 +25,26 @@ class PossibleChains:
             for view in layer.reads:
                 self._readers.setdefault(view.value, []).append(place)
             self._writers.setdefault(layer.output.value, []).append(place)
-        self.allows = functools.cache(self._allows)
-        self.chain = functools.cache(self._chain)
-        self._adding = functools.cache(self._added)
+        self._allowed: dict[tuple[int, int], bool] = {}
+        self._chains: dict[tuple[int, int], Chain] = {}
+        self._adding: dict[int, HardwareLayer] = {}
 
-    def _allows(self, start: int, end: int) -> bool:
+    def allows(self, start: int, end: int) -> bool:
         """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
 
         Layers in `graph.sliced` are in no chain of several.
         """
+        if (start, end) not in self._allowed:
+            self._allowed[start, end] = self._are_apart(start, end)
+        return self._allowed[start, end]
+
+    def chain(self, start: int, end: int) -> Chain:
+        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
+        if (start, end) not in self._chains:
+            self._chains[start, end] = self._of(start, end)
+        return self._chains[start, end]
+
+    def _are_apart(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
@@ -49,21 +59,22 @@ class PossibleChains:
                         return False
         return True
 
-    def _chain(self, start: int, end: int) -> Chain:
-        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
+    def _of(self, start: int, end: int) -> Chain:
         layers = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
             name = layer.output.value
             alone = name not in self._graph.foreign and all(start <= each < end for each in self._writers[name])
-            layers.append(layer if alone else self._adding(place))
+            layers.append(layer if alone else self._added(place))
         names = (layer.output.value for layer in layers)
         stored = frozenset(name for name in names if self._is_stored(whole_value(name), start, end))
         return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
 
     def _added(self, place: int) -> HardwareLayer:
         """Return a layer that writes a part of a value which layers outside its chain complete."""
-        layer = self._graph.layers[place]
-        return replace(layer, output=replace(layer.output, value=written_part(layer.output.value)))
+        if place not in self._adding:
+            layer = self._graph.layers[place]
+            self._adding[place] = replace(layer, output=replace(layer.output, value=written_part(layer.output.value)))
+        return self._adding[place]
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
