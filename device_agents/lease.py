@@ -23,6 +23,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shlex
@@ -201,12 +202,14 @@ def _path(resource: str) -> str:
 def _lock(handle: int, shared: bool = False) -> bool:
     """Wait for processes that only look at the lock; if the lease is `shared`, also for those that fetch their tokens.
 
-    A holder that is about to end has a moment.
+    A holder that is about to end has a moment from when it is met, however long others were waited for before.
     """
-    began_s = time.monotonic()
+    began_s, blocked_s = time.monotonic(), math.inf
     while not _takes(handle, fcntl.LOCK_EX):
         is_passing = shared or _takes(handle, fcntl.LOCK_SH)  # only those who look leave room for another one
-        if time.monotonic() - began_s > (_TURN_S if is_passing else _MOMENT_S):
+        now_s = time.monotonic()
+        blocked_s = math.inf if is_passing else min(blocked_s, now_s)
+        if now_s - began_s > _TURN_S or now_s - blocked_s > _MOMENT_S:
             return False
         fcntl.flock(handle, fcntl.LOCK_UN)  # two that kept a shared lock would wait for each other
         time.sleep(0.01)

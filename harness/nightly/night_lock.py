@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
 import time
@@ -69,11 +70,15 @@ def running(workspace: Workspace) -> Holder | None:
 
 
 def _locked(handle: int, kind: int) -> bool:
-    """Take the lock; wait for those who only look at it, as `running` does, and for a holder that is about to end."""
-    began_s = time.monotonic()
+    """Take the lock; wait for those who only look at it, as `running` does, and for a holder that is about to end.
+
+    Such a holder has a moment from when it is met, however long others were waited for before.
+    """
+    began_s, blocked_s = time.monotonic(), math.inf
     while not _takes(handle, kind):
-        patience_s = _LOOK_S if _takes(handle, fcntl.LOCK_SH) else _MOMENT_S
-        if time.monotonic() - began_s > patience_s:
+        now_s = time.monotonic()
+        blocked_s = math.inf if _takes(handle, fcntl.LOCK_SH) else min(blocked_s, now_s)
+        if now_s - began_s > _LOOK_S or now_s - blocked_s > _MOMENT_S:
             return False
         fcntl.flock(handle, fcntl.LOCK_UN)
         time.sleep(0.01)

@@ -116,12 +116,22 @@ def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monk
     second.release()
 
 
-def test_who_looks_at_the_lock_keeps_nobody_from_it(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that asks for the holder, however slowly, does not make the resource busy."""
+@pytest.mark.parametrize("then", [{20: fcntl.LOCK_UN}, {20: fcntl.LOCK_EX, 22: fcntl.LOCK_UN}])
+def test_who_looks_at_the_lock_keeps_nobody_from_it(
+    runtime_folder: Path, monkeypatch: pytest.MonkeyPatch, then: dict[int, int]
+) -> None:
+    """Who asks for the holder, however slowly, and even who then holds the lock for a moment, does not make it busy."""
     Lease("board").acquire("before", shared=True)
     looking, pauses = os.open(runtime_folder / "board.lease", os.O_RDONLY), itertools.count()
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr(time, "sleep", lambda _: next(pauses) == 20 and fcntl.flock(looking, fcntl.LOCK_UN))
+
+    def pause(_: float) -> None:
+        if (kind := then.get(next(pauses))) is not None:
+            fcntl.flock(looking, kind)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.02)
     lease = Lease("board")
     assert lease.acquire("me")
     lease.release()

@@ -48,14 +48,24 @@ def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> No
     assert running(place) is None
 
 
-def test_who_looks_at_the_lock_keeps_no_night_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that asks whether a night runs, however slowly, does not refuse one."""
+@pytest.mark.parametrize("then", [{20: fcntl.LOCK_UN}, {20: fcntl.LOCK_EX, 22: fcntl.LOCK_UN}])
+def test_who_looks_at_the_lock_keeps_no_night_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: dict[int, int]
+) -> None:
+    """Who asks whether a night runs, however slowly, and even who then holds the lock for a moment, refuses none."""
     place = Workspace(tmp_path)
     lock_file(place).parent.mkdir(parents=True)
     lock_file(place).touch()
     looking, pauses = os.open(lock_file(place), os.O_RDONLY), itertools.count()
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr(time, "sleep", lambda _: next(pauses) == 20 and fcntl.flock(looking, fcntl.LOCK_UN))
+
+    def pause(_: float) -> None:
+        if (kind := then.get(next(pauses))) is not None:
+            fcntl.flock(looking, kind)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.02)
     with night_lock(place, "2026-11-20"):
         monkeypatch.undo()
         assert running(place) is not None

@@ -80,7 +80,21 @@ def _check(run: PipelineRun) -> None:
             assert one.utilisation <= 1.001
 
 
-@pytest.mark.parametrize(("kind", "chips", "groups"), [("chain", 2, "2"), ("residual", 3, "3"), ("dense", 2, "4")])
+@pytest.mark.parametrize(
+    ("kind", "chips", "groups"),
+    [
+        *[("chain", 2, "2"), ("residual", 3, "3"), ("dense", 2, "4")],
+        *(
+            pytest.param(kind, chips, groups, marks=pytest.mark.long)
+            for kind, others in (
+                ("chain", ((3, "3"), (2, "4"))),
+                ("residual", ((2, "2"), (2, "4"))),
+                ("dense", ((2, "2"), (3, "3"))),
+            )
+            for chips, groups in others
+        ),
+    ],
+)
 def test_a_network_larger_than_a_chip_is_divided_over_chips(tmp_path: Path, kind: str, chips: int, groups: str) -> None:
     """Chips that hold their part and a layer more run a network that one such chip is refused for."""
     model = _loaded(tmp_path, [32] * 10, kind)

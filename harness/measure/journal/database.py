@@ -67,10 +67,11 @@ class Schema:
 
         Raises sqlite3.Error, and JournalError for a file of another program or version; `file` names it there.
         """
-        if not path.exists() or path.stat().st_size == 0:
+        size = _size(path)
+        if size == 0:
             return 0
-        if path.stat().st_size < _LEAST_BYTES:
-            raise no_database(file, f"It has {path.stat().st_size} bytes only")
+        if size < _LEAST_BYTES:
+            raise no_database(file, f"It has {size} bytes only")
         try:
             version, names = _state(path, "ro")
         except sqlite3.OperationalError as error:
@@ -206,6 +207,14 @@ def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
 
 def _names(db: sqlite3.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if there is none; another process may be creating or removing it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_fixed(path: Path) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from npu_command import Npu
 
@@ -79,14 +81,18 @@ def test_the_file_of_a_fit_is_a_machine_like_the_device(
     file, other = tmp_path / "own.toml", tmp_path / "other.toml"
     words = ("fit", "--device", "own", "--workspace", workspace.root)
     fits: list[MachineFit] = []
+    given: list[DeviceSamples] = []
 
     def fit_once(samples: DeviceSamples) -> MachineFit:
+        given.append(samples)
         fits.extend([] if fits else [fit_machine(samples)])
         return fits[0]
 
     monkeypatch.setattr("harness.npu.fit.machine_fit.fit_machine", fit_once)
     found = npu(*words, "--output", file, "--json").data
     text = npu(*words, "--output", other, "--preset", "nvdla-256").assert_ok().stdout
+    first, second = map(asdict, given)
+    np.testing.assert_equal(second, first)
     machine = read_machine(file)
     assert _peak(machine) == pytest.approx(_peak(truth), rel=0.1)
     assert machine.ddr.bytes_per_s == pytest.approx(truth.ddr.bytes_per_s, rel=0.05)

@@ -248,20 +248,22 @@ def test_background_load(rig: Rig) -> None:
             spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             load.callback(spinner.wait)
             load.callback(spinner.kill)
-        # A run is short: now and then none of a campaign meets the end of a time slice. What else the machine does
-        # may take caches and clock from one of the campaigns.
-        for _ in range(10):
+        ratios: list[float] = []
+        for _ in range(12):
             busy = rig.bench.profile(connect=open_session, device="cpu01", policy=policy, fresh=True)
             ((preempted,),) = rig.query(
                 "SELECT count(*) FROM series JOIN samples ON series=series.id"
                 f" WHERE campaign={busy.campaign} AND preemptions>0"
             )
+            if preempted == 0:  # a run is short: now and then none of a campaign meets the end of a time slice
+                continue
             taken = [_medians(rig, campaign.campaign) for campaign in (quiet, busy)]
             assert set(taken[0]) == set(taken[1])
-            ratio = sum(taken[1].values()) / sum(taken[0].values())
-            if preempted and 0.5 < ratio < 2:
+            ratios.append(sum(taken[1].values()) / sum(taken[0].values()))
+            if len(ratios) == 3:
                 break
-    assert preempted > 0 and 0.5 < ratio < 2
+    # What else the machine does may take caches and clock from one of the campaigns.
+    assert len(ratios) == 3 and 0.5 < statistics.median(ratios) < 2
     Row("background load", "none", 0, None, TTL_S, busy.samples, 0, 0, True).record()
 
 

@@ -14,13 +14,20 @@ from small_models import node, values
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 LENGTHS = tuple(range(9, 35, 2))
+SOME_LENGTHS = LENGTHS[1::3]
 
 
-@pytest.mark.parametrize("kernel", [3, 5, 7, 11])
-def test_kernels_and_blocks(kernel: int) -> None:
-    """Kernels 3, 5, 7 and 11 work with blocks from 9 to 33 that hold them, 3 with every one, on a map of several."""
+@pytest.mark.parametrize(
+    ("kernel", "lengths"),
+    [
+        *[(3, LENGTHS), (5, SOME_LENGTHS), (7, SOME_LENGTHS), (11, SOME_LENGTHS)],
+        *(pytest.param(kernel, LENGTHS, marks=pytest.mark.long) for kernel in (5, 7, 11)),
+    ],
+)
+def test_kernels_and_blocks(kernel: int, lengths: tuple[int, ...]) -> None:
+    """Kernels 3, 5, 7 and 11 work with every block from 9 to 33 that holds them, on a map of several blocks."""
     network = convolution((1, 2, 19, 26), (3, 2, kernel, kernel), pads=[kernel // 2] * 4)
-    for length in LENGTHS if kernel == 3 else LENGTHS[1::3]:
+    for length in lengths:
         if length >= kernel:
             compiled = by_dft(network, length, dft_kernels="llc", chains="layers")
             assert compiled.graph.dft[0].blocks.length == length

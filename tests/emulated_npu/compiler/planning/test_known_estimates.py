@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks_on_npu import network_of
+from networks_on_npu import execute, network_of, small_machine
 from random_networks import machines_for, random_networks
 from small_models import node, values
 
@@ -56,6 +57,20 @@ def test_programs_do_not_depend_on_what_was_compiled_before(data: st.DataObject,
     after = _code(network.model, machine)
     known_estimates.known_estimates.cache_clear()
     assert after == _code(network.model, machine)
+
+
+def test_zeros_keep_their_sign_after_a_network_with_the_other_one() -> None:
+    """A slope of 0.0 and one of -0.0, which are equal, have programs of their own, whichever is compiled first."""
+    programs: list[bytes] = []
+    for slope in (0.0, -0.0, 0.0):
+        nodes = [node("Conv", "x w", "c", pads=[1] * 4), node("LeakyRelu", "c", "y", alpha=slope)]
+        network = network_of(nodes, {"x": values((1, 4, 9, 9))}, {"w": values((4, 4, 3, 3))}, ["y"])
+        compiled = compile_model(network.model, small_machine())
+        found, expected = execute(compiled, network)["y"], network.expected["y"]
+        zeros = expected == 0
+        assert zeros.any() and np.array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+        programs.append(compiled.program.code)
+    assert programs[0] == programs[2] != programs[1]
 
 
 def test_numbers_do_not_come_again() -> None:
