@@ -120,7 +120,7 @@ def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monk
 def test_who_looks_at_the_lock_keeps_nobody_from_it(
     runtime_folder: Path, monkeypatch: pytest.MonkeyPatch, then: dict[int, int]
 ) -> None:
-    """Who asks for the holder, however slowly, and even who then holds the lock for a moment, does not make it busy."""
+    """Who asks for the holder, however slowly, does not make the resource busy, nor who then locks it for a moment."""
     Lease("board").acquire("before", shared=True)
     looking, pauses = os.open(runtime_folder / "board.lease", os.O_RDONLY), itertools.count()
     fcntl.flock(looking, fcntl.LOCK_SH)

@@ -52,7 +52,7 @@ def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> No
 def test_who_looks_at_the_lock_keeps_no_night_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: dict[int, int]
 ) -> None:
-    """Who asks whether a night runs, however slowly, and even who then holds the lock for a moment, refuses none."""
+    """Who asks whether a night runs, however slowly, does not refuse one, nor who then holds the lock for a moment."""
     place = Workspace(tmp_path)
     lock_file(place).parent.mkdir(parents=True)
     lock_file(place).touch()
