@@ -78,4 +78,4 @@ def test_weights_that_a_caller_may_replace_are_estimated(tmp_path: Path) -> None
     models = [onnx.parser.parse_model(graph.replace("INPUT", given)) for given in ("", ", float[256, 512] w")]
     plain, listed = (estimate(model, device="npu01", workspace=tmp_path)[0] for model in models)
     assert "?" not in plain.layers[0].key and "Transpose" in listed.layers[0].op
-    assert listed.latency_s == pytest.approx(plain.latency_s, rel=0.01)
+    assert listed.latency_s == pytest.approx(plain.latency_s, rel=0.02)

@@ -137,8 +137,7 @@ class DeviceTiling:
 
     def _matrix(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
         """Return the rows and columns of each group's product, as tiles cover them."""
-        is_swapped = self.copies_windows and self.pixels_fill_vectors and not self.holds_weights
-        swapped = arrays.multiplies_windows & is_swapped
+        swapped = arrays.multiplies_windows & (self.pixels_fill_vectors and not self.holds_weights)
         return np.where(swapped, arrays.columns, arrays.rows), np.where(swapped, arrays.rows, arrays.columns)
 
     def _depth_steps(self, arrays: LayerArrays) -> Floats:
