@@ -116,11 +116,11 @@ def _measured_twice(workspace: Workspace, model: Path) -> float:
 def test_a_pushed_agent_measures_a_whole_campaign(workspace: Workspace, model: Path, sshd: Any) -> None:
     """With `agent = "push"` a campaign gives a table of the same device as one behind the forced command."""
     settings = workspace.devices.read_text()
-    forced = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=4))
+    forced = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=RUNS))
     sshd.allow_commands()
     pushed_settings = f'agent = "push"\npython = "{sys.executable}"\n\n[devices.board.options]'
     workspace.devices.write_text(settings.replace("[devices.board.options]", pushed_settings))
-    pushed = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=4), seed=7)
+    pushed = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=RUNS), seed=7)
     assert pushed.campaign != forced.campaign and pushed.samples == forced.samples
     with Journal(workspace.journal) as journal:
         first, second = (journal.campaign(one.campaign) for one in (forced, pushed))
