@@ -46,7 +46,7 @@ def test_openvino_does_the_main_job(tmp_path: Path) -> None:
     assert checks["backend"].ok is True and "openvino" in checks["backend"].found
     place = Workspace(tmp_path)
     models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64), edge=28))]
-    policy = RepeatPolicy(runs=3)
+    policy = RepeatPolicy(runs=10)
     profile(models, device="cpu-openvino", workspace=place, policy=policy)
     build_lut("cpu-openvino", workspace=place)
     result = validate(models, device="cpu-openvino", workspace=place, policy=policy, processes=1, layers=True)
