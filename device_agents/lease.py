@@ -23,7 +23,6 @@ import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import re
 import shlex
@@ -31,6 +30,8 @@ import signal
 import stat
 import time
 from typing import Any, Dict, Iterator, Optional
+
+from device_agents.file_locks import take
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
@@ -44,8 +45,8 @@ _TRIES = 10
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
-_TURN_S, _MOMENT_S = 2.0, 0.07
-"""How long a session waits for those who need the lock for milliseconds, and for any other holder."""
+_MOMENT_S = 0.07
+"""How long a session waits for a holder that is about to end."""
 
 
 class LeaseHeld(Exception):
@@ -199,29 +200,9 @@ def _path(resource: str) -> str:
     return os.path.join(runtime_folder(), resource + ".lease")
 
 
-def _lock(handle: int, shared: bool = False) -> bool:
-    """Wait for processes that only look at the lock; if the lease is `shared`, also for those that fetch their tokens.
-
-    A holder that is about to end has a moment from when it is met, however long others were waited for before.
-    """
-    began_s, blocked_s = time.monotonic(), math.inf
-    while not _takes(handle, fcntl.LOCK_EX):
-        is_passing = shared or _takes(handle, fcntl.LOCK_SH)  # only those who look leave room for another one
-        now_s = time.monotonic()
-        blocked_s = math.inf if is_passing else min(blocked_s, now_s)
-        if now_s - began_s > _TURN_S or now_s - blocked_s > _MOMENT_S:
-            return False
-        fcntl.flock(handle, fcntl.LOCK_UN)  # two that kept a shared lock would wait for each other
-        time.sleep(0.01)
-    return True
-
-
-def _takes(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _lock(handle: int, shared: bool) -> bool:
+    """Wait for those who only look at the lock; if the lease is `shared`, also for those that fetch their tokens."""
+    return take(handle, fcntl.LOCK_EX, _MOMENT_S, all_pass=shared)
 
 
 def _open_shared(path: str) -> int:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.errors import CHECK_FILE, ConfigurationError, NightBusy, reason_of
+from harness.file_locks import take
 from harness.fleet.store import now
 from harness.text import printable
 from harness.workspace import Workspace
 
-_LOOK_S, _MOMENT_S = 2.0, 0.15
-"""How long a night waits for those who look at its lock for milliseconds, and for any other holder."""
+_MOMENT_S = 0.15
+"""How long a night waits for a holder that is about to end."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def night_lock(workspace: Workspace, night: str) -> Iterator[None]:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be opened", why=reason_of(error), next_step=CHECK_FILE) from error
     try:
-        if not _locked(handle, fcntl.LOCK_EX):
+        if not take(handle, fcntl.LOCK_EX, _MOMENT_S):
             raise _busy(_read(handle))
         record = asdict(Holder(os.getpid(), socket.gethostname(), night, now()))
         os.ftruncate(handle, 0)
@@ -64,33 +63,9 @@ def running(workspace: Workspace) -> Holder | None:
     except OSError:
         return None
     try:
-        return None if _locked(handle, fcntl.LOCK_SH) else _read(handle)
+        return None if take(handle, fcntl.LOCK_SH, _MOMENT_S) else _read(handle)
     finally:
         os.close(handle)
-
-
-def _locked(handle: int, kind: int) -> bool:
-    """Take the lock; wait for those who only look at it, as `running` does, and for a holder that is about to end.
-
-    Such a holder has a moment from when it is met, however long others were waited for before.
-    """
-    began_s, blocked_s = time.monotonic(), math.inf
-    while not _takes(handle, kind):
-        now_s = time.monotonic()
-        blocked_s = math.inf if _takes(handle, fcntl.LOCK_SH) else min(blocked_s, now_s)
-        if now_s - began_s > _LOOK_S or now_s - blocked_s > _MOMENT_S:
-            return False
-        fcntl.flock(handle, fcntl.LOCK_UN)
-        time.sleep(0.01)
-    return True
-
-
-def _takes(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _read(handle: int) -> Holder:

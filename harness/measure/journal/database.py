@@ -210,7 +210,7 @@ def _names(db: sqlite3.Connection) -> frozenset[str]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if there is none; another process may be creating or removing it."""
+    """Return the size of a file in bytes, 0 if there is none; whoever closes a database last removes its log."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -224,14 +224,7 @@ def _is_fixed(path: Path) -> bool:
     """
     path = path.resolve()
     log, index = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))
-    return path.exists() and not os.access(path.parent, os.W_OK) and not index.exists() and not _has_content(log)
-
-
-def _has_content(file: Path) -> bool:
-    try:
-        return file.stat().st_size > 0
-    except FileNotFoundError:  # whoever closes the database last removes its log
-        return False
+    return path.exists() and not os.access(path.parent, os.W_OK) and not index.exists() and _size(log) == 0
 
 
 def _connected(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
