@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A finite number of at least 0, where data from outside is checked."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]

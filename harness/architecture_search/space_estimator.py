@@ -181,29 +181,33 @@ class SpaceEstimator:
 
     def _latency_s(self, choices: Choices) -> Floats:
         layers_s, *cold_s = self._sums(choices)
-        if self.weights is not None:
-            layers_s += self.weights.cold_shares(choices, layers_s) * (cold_s[0] - layers_s)
-        np.maximum(layers_s, self._least_s(choices), out=layers_s)
+        share = self._cold_shares(choices, layers_s)
+        for one_s in cold_s:
+            layers_s += share * (one_s - layers_s)
+        np.maximum(layers_s, self._least_s(choices, share), out=layers_s)
         layers_s += self.overhead_s
         return layers_s if self.interruptions == 0 else layers_s * lengthening(layers_s, self.interruptions)[0]
 
-    def _least_s(self, choices: Choices) -> Floats:
+    def _cold_shares(self, choices: Choices, warm_s: Floats) -> Floats:
+        """Return the share of its weights that each candidate misses; 0 where one table serves for all."""
+        return np.zeros(len(warm_s)) if self.weights is None else self.weights.cold_shares(choices, warm_s)
+
+    def _least_s(self, choices: Choices, share: Floats) -> Floats:
         """Return how long each candidate's transfers take; 0 on a device without a memory of its own."""
         if not self.exchange_s:
-            return np.zeros(choices.shape[1])
+            return np.zeros(len(share))
         warm_s, *cold_s = (np.asarray(one.loads.sums(choices), np.float64) for one in self.tables)
-        if self.weights is not None:
-            share = self.weights.cold_shares(choices, self.tables[0].layers_s(choices))
-            warm_s += share * (cold_s[0] - warm_s)
+        for one_s in cold_s:
+            warm_s += share * (one_s - warm_s)
         return self.exchange_s + warm_s
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
         variances_s2 = (one.variances.sums(choices) for one in self.tables)
         (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
-        if self.weights is not None:
-            share = self.weights.cold_shares(choices, layers_s)
-            layers_s, variance_s2 = mixture(share, (layers_s, variance_s2), cold[0])
-        least_s = self._least_s(choices)
+        share = self._cold_shares(choices, layers_s)
+        for one in cold:
+            layers_s, variance_s2 = mixture(share, (layers_s, variance_s2), one)
+        least_s = self._least_s(choices, share)
         latency_s = self.overhead_s + np.maximum(layers_s, least_s)
         factor, doubt = lengthening(latency_s, self.interruptions)
         latency_s = factor * latency_s

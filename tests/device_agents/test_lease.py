@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lock_looker import look_at
 
 from device_agents.lease import Lease, LeaseHeld, LeaseRemoved, evict_stopped, holder_of
 
@@ -122,16 +122,7 @@ def test_who_looks_at_the_lock_keeps_nobody_from_it(
 ) -> None:
     """Who asks for the holder, however slowly, does not make the resource busy, nor who then locks it for a moment."""
     Lease("board").acquire("before", shared=True)
-    looking, pauses = os.open(runtime_folder / "board.lease", os.O_RDONLY), itertools.count()
-    fcntl.flock(looking, fcntl.LOCK_SH)
-
-    def pause(_: float) -> None:
-        if (kind := then.get(next(pauses))) is not None:
-            fcntl.flock(looking, kind)
-
-    monkeypatch.setattr(time, "sleep", pause)
-    clock = itertools.count()
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.02)
+    looking = look_at(runtime_folder / "board.lease", monkeypatch, then)
     lease = Lease("board")
     assert lease.acquire("me")
     lease.release()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from lock_looker import look_at
 
 from harness.errors import ConfigurationError, NightBusy
 from harness.nightly.night_lock import lock_file, night_lock, running
@@ -56,16 +55,7 @@ def test_who_looks_at_the_lock_keeps_no_night_from_it(
     place = Workspace(tmp_path)
     lock_file(place).parent.mkdir(parents=True)
     lock_file(place).touch()
-    looking, pauses = os.open(lock_file(place), os.O_RDONLY), itertools.count()
-    fcntl.flock(looking, fcntl.LOCK_SH)
-
-    def pause(_: float) -> None:
-        if (kind := then.get(next(pauses))) is not None:
-            fcntl.flock(looking, kind)
-
-    monkeypatch.setattr(time, "sleep", pause)
-    clock = itertools.count()
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.02)
+    looking = look_at(lock_file(place), monkeypatch, then)
     with night_lock(place, "2026-11-20"):
         monkeypatch.undo()
         assert running(place) is not None

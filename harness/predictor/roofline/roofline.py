@@ -67,7 +67,7 @@ class Roofline:
     names: tuple[str, ...]
     table: Floats
     overlap: float
-    alone: float = NOTHING
+    alone: float
 
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
         """Return the roofline of some layers.

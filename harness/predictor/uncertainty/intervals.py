@@ -6,13 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from harness.array_types import Floats
 from harness.predictor.uncertainty.coverage import Coverage
+from harness.strict_model import Positive
 
 LEVEL = 0.9
 """Share of latencies within their intervals."""
@@ -25,9 +24,6 @@ _LEAST_FLOOR = 1e-3
 _LEAST_APART = math.log(2.0)
 """Medians of latencies that differ by less say little of how errors depend on latency."""
 _MOST_BEYOND = 2.0
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)

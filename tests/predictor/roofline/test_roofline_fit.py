@@ -109,27 +109,27 @@ def test_whether_products_move_is_found(share: float) -> None:
     assert found == replace(EXACT, product_share=share)
 
 
+def of_signal(inputs: int, outputs: int, edge: int, taps: int) -> LayerFeatures:
+    """A convolution along one axis, of a plain tensor."""
+    layer = convolution(
+        batch=1,
+        in_channels=inputs,
+        out_channels=outputs,
+        size=(edge,),
+        kernel=(taps,),
+        stride=(1,),
+        padding=(0,),
+        dilation=(1,),
+    )
+    return replace(layer, operator="mac/conv/dense-1d/plain")
+
+
 @pytest.mark.parametrize("copies", [False, True])
 def test_whether_windows_are_copied_is_found(copies: bool) -> None:
     """Convolutions of one axis show whether a machine copies their windows or reads them in place."""
     draw = np.random.default_rng(7)
     sizes = np.column_stack([draw.integers(4, 64, 40), draw.integers(100, 4000, 40), draw.choice([1, 3, 9, 16], 40)])
-    of_one_axis = [
-        replace(
-            convolution(
-                batch=1,
-                in_channels=channels,
-                out_channels=16,
-                size=(edge,),
-                kernel=(taps,),
-                stride=(1,),
-                padding=(0,),
-                dilation=(1,),
-            ),
-            operator="mac/conv/dense-1d/plain",
-        )
-        for channels, edge, taps in sizes.tolist()
-    ]
+    of_one_axis = [of_signal(channels, 16, edge, taps) for channels, edge, taps in sizes.tolist()]
     layers = [*tiled_machine.random_layers(60, seed=1), *of_one_axis]
     arrays = layer_arrays(layers)
     machine = replace(EXACT, copies_windows=copies)
@@ -142,22 +142,7 @@ def test_whether_windows_are_copied_is_found(copies: bool) -> None:
 def test_what_fills_the_vectors_of_products_of_windows_is_found(pixels: bool) -> None:
     """Convolutions of signals with few channels or few pixels show which of both a vector holds."""
     sizes = np.random.default_rng(7).integers((8, 1, 8, 1), (64, 40, 200, 8), (30, 4))
-    layers = [
-        replace(
-            convolution(
-                batch=1,
-                in_channels=inputs,
-                out_channels=outputs,
-                size=(edge,),
-                kernel=(taps,),
-                stride=(1,),
-                padding=(0,),
-                dilation=(1,),
-            ),
-            operator="mac/conv/dense-1d/plain",
-        )
-        for inputs, outputs, edge, taps in sizes.tolist()
-    ]
+    layers = [of_signal(*each) for each in sizes.tolist()]
     usual = DeviceTiling(1, 1, 1, ((1, 16, 1),))
     machine, arrays = replace(usual, pixels_fill_vectors=pixels), layer_arrays(layers)
     latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays).turns[0]
