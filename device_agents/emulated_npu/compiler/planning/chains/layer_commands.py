@@ -26,7 +26,7 @@ from device_agents.emulated_npu.compiler.planning.chains.side_by_side import sid
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
 from device_agents.emulated_npu.machine import Mfu
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, descriptor_of
-from device_agents.emulated_npu.unit_settings import Activation, Settings, Triple
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 _ONE = (1, 0)
 
@@ -178,11 +178,7 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
         low, _ = window_interval(layer, axis, region[axis])
         first, _ = read_interval(layer, 0, axis, region[axis])
         pad[axis - len(region) + 3] = max(0, first - low)
-    return _with_pad(layer.settings, (pad[0], pad[1], pad[2]))
-
-
-def _with_pad(settings: Settings, pad: Triple) -> Settings:
-    return settings if pad == settings.pad else replace(settings, pad=pad)
+    return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
 
 
 def _with_activation(settings: Settings, activation: Activation) -> Settings:

@@ -35,16 +35,16 @@ class PossibleChains:
         Layers in `graph.sliced` are in no chain of several.
         """
         if (start, end) not in self._allowed:
-            self._allowed[start, end] = self._are_apart(start, end)
+            self._allowed[start, end] = self._may_chain(start, end)
         return self._allowed[start, end]
 
     def chain(self, start: int, end: int) -> Chain:
         """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
         if (start, end) not in self._chains:
-            self._chains[start, end] = self._of(start, end)
+            self._chains[start, end] = self._built(start, end)
         return self._chains[start, end]
 
-    def _are_apart(self, start: int, end: int) -> bool:
+    def _may_chain(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
@@ -59,7 +59,7 @@ class PossibleChains:
                         return False
         return True
 
-    def _of(self, start: int, end: int) -> Chain:
+    def _built(self, start: int, end: int) -> Chain:
         layers = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
             name = layer.output.value
