@@ -151,14 +151,14 @@ def fit_overhead(
     Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
     zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
     `_MERGED` is left out if the null probes cannot separate it from a, b and c, and its time becomes part of them.
-    Raises IllConditionedDesign where the sizes do not separate the others, or would if the totals scattered less.
+    Raises IllConditionedDesign where the sizes do not separate the others. Noise only makes intervals wider.
     """
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])
     used = np.flatnonzero(design.any(axis=0))
     stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
-    used, condition = _separable(design, total, weight, used)
+    used, condition = _separable(design, total, used)
     fitted = robust_fits(design[:, used], total[None], weight)[0]
     draws = _refits(design[:, used], total, weight, fitted, np.random.default_rng(seed))
     residual = total - design[:, used] @ fitted
@@ -192,33 +192,30 @@ def _coefficient(value: float, draws: Floats, drift: float) -> Coefficient:
     return Coefficient(value, stderr, max(0.0, value - below), value + above)
 
 
-def _separable(
-    design: Floats, total: Floats, weight: Floats, used: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], float]:
-    """Return the columns that the design separates, and its condition number with columns of unit length."""
+def _separable(design: Floats, total: Floats, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+    """Return the columns that the design separates, and its condition number with columns of unit length.
+
+    Which columns the probes separate depends on what they contain, not on how well each one was measured.
+    """
     names = [COLUMNS[column] for column in used]
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
         why = f"{len(design)} null probes cannot separate {', '.join(names) or 'any terms'}"
         raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=_VARY)
-    condition, shares = _condition(design[:, used], weight)
+    condition, shares = _condition(design[:, used], 1 / total)
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, shares, strict=True) if share > 0.3]
         mergeable = _MERGED if "slices" not in names else _MERGED[:-1]
         merged = next((name for name in mergeable if name in together), None)
         if merged is not None:
-            return _separable(design, total, weight, used[used != COLUMNS.index(merged)])
-        what, found = "a, b and c cannot be fitted", f"(condition number {condition:.3g})"
-        if _condition(design[:, used], 1 / total)[0] <= MAX_CONDITION:
-            why = f"The null probes are too noisy {found}"
-            step = "Stop other work on the device, and run `harness profile --fresh` with more --runs"
-            raise IllConditionedDesign(what, why=why, next_step=step)
+            return _separable(design, total, used[used != COLUMNS.index(merged)])
         varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]
         sizes = design[:, COLUMNS.index(varied)]
         step = (
             f"Add null probes that vary {varied} from {max(1, min(sizes)):.0f} to {4 * max(sizes):.0f}"
             f" while {' and '.join(others) or 'the other sizes'} stay constant"
         )
-        raise IllConditionedDesign(what, why=f"{' and '.join(together)} vary together {found}", next_step=step)
+        why = f"{' and '.join(together)} vary together (condition number {condition:.3g})"
+        raise IllConditionedDesign("a, b and c cannot be fitted", why=why, next_step=step)
     return used, condition
 
 
