@@ -121,7 +121,7 @@ class Browser:
         page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
         page.goto(path.as_uri())
         page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not page.evaluate(_DRAWN):
             assert time.monotonic() < deadline, f"figures are missing; {visit.errors}"
             page.wait_for_timeout(100)

@@ -20,6 +20,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.workspace import Workspace
 
 RUNS = 15
+pytestmark = pytest.mark.usefixtures("any_speed")
 
 
 @pytest.fixture

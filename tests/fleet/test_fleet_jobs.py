@@ -33,7 +33,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList, read_networks
 
 FOUR = RepeatPolicy(runs=4)
-QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=30.0)
+QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=300.0)
 
 
 def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:

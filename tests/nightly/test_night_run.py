@@ -36,7 +36,7 @@ from harness.nightly.set_comparison import was_reported
 from harness.nightly.status import night_status
 from harness.workspace import Workspace
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 
 
 @pytest.fixture

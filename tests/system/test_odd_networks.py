@@ -74,6 +74,7 @@ def _of_dtype(dtype: int, name: str) -> ModelProto:
     )
 
 
+@pytest.mark.usefixtures("any_speed")
 @pytest.mark.parametrize(
     ("dtype", "device"),
     [("float16", "cpu01"), ("double", "cpu01"), ("int32", "null01"), ("int64", "cpu01"), ("bool", "cpu01")],

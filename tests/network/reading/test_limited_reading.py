@@ -182,10 +182,10 @@ def test_a_line_that_is_drawn_pauses_for_a_fork() -> None:
         "from harness.parallel import may_fork\n"
         "drawn = threading.Event()\n"
         "with Repeated(drawn.set):\n"
-        "    print(drawn.wait(20.0), may_fork())\n"
+        "    print(drawn.wait(300.0), may_fork())\n"
         "    print(answer_of(lambda: b'forked', 'no module', bytes, Limits(1 << 28, 5, 20.0), bool).content)\n"
         "    drawn.clear()\n"
-        "    print(drawn.wait(20.0), may_fork())\n"
+        "    print(drawn.wait(300.0), may_fork())\n"
         "print(may_fork())\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
