@@ -62,6 +62,10 @@ FIRST = (
     "network/",
     "predictor/",
     "space/",
+    "emulated_npu/timing/",
+    "report/",
+    "validation/",
+    "test_conformance.py",
 )
 """Folders of long files, which must not be the last ones to begin."""
 

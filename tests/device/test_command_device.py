@@ -57,7 +57,7 @@ def samples_of(bench: Bench) -> int:
 
 def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
     """A table measured by calling the tool estimates a network as the tool's formula does."""
-    model = build_network(bench.root / "small.onnx", widths=(8, 32))
+    model = build_network(bench.root / "small.onnx", widths=(8,))
     describe(bench)
     bench.profile(model, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
     table = bench.build(DEVICE)
