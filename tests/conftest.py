@@ -24,7 +24,7 @@ from page_browser import Browser, headless_browser
 from sshd_server import Sshd, running_sshd
 
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, max_examples=50)
 settings.load_profile("shared machine")
 
 _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30

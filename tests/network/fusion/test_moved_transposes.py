@@ -132,7 +132,7 @@ def transposes(network: Network) -> int:
     return sum(node.op == "Transpose" and bool(node.inputs) for node in network.nodes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(exports())
 def test_a_rewritten_export_computes_the_same(model: ModelProto) -> None:
     """Whatever is left out, the numbers stay, all types fit, and a second rewrite finds nothing."""

@@ -112,7 +112,7 @@ def scanning_models(draw: st.DrawFn) -> ModelProto:
 
 
 @given(looping_models() | scanning_models())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
     """The iterations of a Loop or Scan give the values that ONNX Runtime computes from it."""
     network = prepared(model)

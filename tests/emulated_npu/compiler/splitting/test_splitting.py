@@ -60,7 +60,7 @@ def _close(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=36, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_slices_together_are_the_layer(data: st.DataObject) -> None:
     """The slices of every layer of random networks write every element once, with the values of the layers."""
     network = data.draw(random_networks() | random_networks(WINDOWS, 5, 16))
