@@ -128,6 +128,7 @@ def _steady(report: NightReport) -> str:
     return json.dumps(found, sort_keys=True)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> None:
     """The other networks of the set are measured and published; the report lists the refused one by its file."""
     lab.set_devices("one")
@@ -145,6 +146,7 @@ def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> N
     assert (again.measured, again.exit_code) == (0, 3) and again.attention == report.attention
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     """A failed set keeps the previous table of its device only; the next run publishes the missing table."""
     lab.set_devices("one", "two")
@@ -177,6 +179,7 @@ def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     assert kept.table == mended.devices[0].published.table and "b was not measured" in kept.kept_because
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
     """After a crash between measuring and publishing, the next run publishes without measuring."""
 
@@ -196,6 +199,7 @@ def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
     assert len(lab.tables()) == 1 and series(lab) == measured
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured_on_it(lab: Lab) -> None:
     """After an update between two sets no table is published; the next night publishes one."""
     plan = lab.plan("a", "b", nightly='order = "listed"\nbudget = "10s"')
@@ -213,6 +217,7 @@ def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured
     assert len(lab.tables()) == 1
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_set_measured_at_changing_speed_enters_no_table(lab: Lab) -> None:
     """The set fails with the drift as its reason and exit code 5, and the next run of the night measures anew."""
     band = "golden_ms = [1e-3, 1e3]\n"
@@ -229,6 +234,7 @@ def test_a_set_measured_at_changing_speed_enters_no_table(lab: Lab) -> None:
     assert len(lab.tables()) == 1
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
     """If the golden probe leaves its band, no table has samples of that device's night."""
     plan = lab.plan("a", "b", nightly='order = "listed"')

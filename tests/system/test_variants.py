@@ -36,6 +36,7 @@ def fingerprints(harness: Harness) -> list[dict[str, str]]:
     return [{name: one[name] for name in ("batch", "threads") if name in one} for one in kept]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_batch_has_a_campaign_and_a_table_of_its_own(harness: Harness, network: Path) -> None:
     """Each table is used for its batch alone, also if another one is newer; a batch without a table is an error."""
     options = ("--device", "null01")
@@ -59,6 +60,7 @@ def test_a_batch_has_a_campaign_and_a_table_of_its_own(harness: Harness, network
     assert named.json["networks"][0]["coverage"]["measured"] == 0, "a batch has keys of its own"
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_network_without_such_a_batch_does_not_end_the_others(harness: Harness, network: Path) -> None:
     """It is refused by file, reason and next step; the others are measured with the batch."""
     mixing = model(
