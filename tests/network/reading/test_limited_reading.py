@@ -223,10 +223,10 @@ def _long_export(blocks: int) -> ModelProto:
 
 
 def test_honest_network_of_many_nodes_is_read_within_the_default_limits() -> None:
-    """Twenty thousand nodes, most of which fold, need no more time than a file may take."""
-    network = load_network(_long_export(2500), {"n": 3})
-    assert len(network.nodes) == 5000
-    assert len(network.free) == 15000
+    """Twelve thousand nodes, most of which fold, need no more time than a file may take."""
+    network = load_network(_long_export(1500), {"n": 3})
+    assert len(network.nodes) == 3000
+    assert len(network.free) == 9000
     assert network.types["y"].shape == (3, 8)
 
 
