@@ -31,7 +31,7 @@ _COUNTS = re.search(r"^\| both \| (\d+) \| (\d+) \| 0 \| (\d+) \|$", PAGE, re.MU
 def test_every_case_is_read_or_refused_by_name() -> None:
     """No case, as it is or with its parameters as constants, ends otherwise; each refusal has a reason."""
     outcomes: Counter[str] = Counter()
-    for case in [variant for case in cases() for variant in variants(case)][::READ_STRIDE]:
+    for case in [variant for whole in cases() for variant in variants(whole)][::READ_STRIDE]:
         try:
             assemble_network(prepare(check_model(case.name, case.model, b""), {}))
             outcomes["read"] += 1

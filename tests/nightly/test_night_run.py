@@ -19,6 +19,7 @@ from typing import Literal
 
 import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
+from processes import is_stopped, sabotaged, workers
 from scripted_agent import start_scripted
 
 from harness.device.inventory import Device
@@ -67,10 +68,11 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
         time.sleep(0.02)
 
 
-def start(lab: Lab, *words: str) -> subprocess.Popen[str]:
-    """Start `harness nightly` as a process."""
+def start(lab: Lab, *words: str, **faults: int) -> subprocess.Popen[str]:
+    """Start `harness nightly` as a process, whose workers have planted faults."""
     command = [sys.executable, "-m", "harness", "nightly", *words, "--workspace", str(lab.root)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, **sabotaged(**faults)}}
+    return subprocess.Popen(command, **streams, text=True, start_new_session=True)  # type: ignore[call-overload]
 
 
 def statuses(report: NightReport) -> dict[str, str]:
@@ -81,12 +83,13 @@ def statuses(report: NightReport) -> dict[str, str]:
 # --- real sessions ------------------------------------------------------------------------------------------------
 
 
-def test_killed_night_goes_on_and_doubles_nothing(lab: Lab) -> None:
+def test_killed_night_goes_on_and_doubles_nothing(lab: Lab, runtime_folder: Path) -> None:
     """A killed night resumes: each job has one campaign, each visit one series, and the device a table."""
     lab.plan("a", "b", runs=30)
-    killed = start(lab, "run", "--night", "2026-11-19")
+    killed = start(lab, "run", "--night", "2026-11-19", stops_after=500)
     try:
-        wait_for(lambda: lab.workspace.journal.exists() and _count(lab) > 40, killed)
+        wait_for(lambda: any(map(is_stopped, workers(runtime_folder))), killed)
+        wait_for(lambda: _count(lab) > 0, killed)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.communicate()
