@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 from command_line import Harness
 from dask_threads import end_dask_threads
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from in_process import in_process
 from nullbench import Bench
 from page_browser import Browser, headless_browser
 from sshd_server import Sshd, running_sshd
 
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
-settings.register_profile("shared machine", deadline=None, max_examples=50)
+# A busy machine draws slowly. All runs of a seed have the same cases.
+settings.register_profile(
+    "shared machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("shared machine")
 
 _IN_MEMORY, _ROOM_BYTES = "/dev/shm", 2 << 30

@@ -126,7 +126,7 @@ def test_a_result_that_nobody_reads_has_no_place(edge: Machine) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rank_agreement_is_kendalls(pairs: list[tuple[int, int]]) -> None:
     """Ties and all, it is what scipy calls tau-b; None where one side has no order at all."""
     first, second = [one for one, _ in pairs], [other for _, other in pairs]

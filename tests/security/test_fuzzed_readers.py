@@ -53,7 +53,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     seeds = chosen.seeds()
     results = {True: 0, False: 0}
 
-    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True, database=None)
+    @settings(max_examples=EXAMPLES[name], derandomize=True, database=None)
     @given(st.integers(0, len(seeds) - 1), st.integers(0, 2**32), st.integers(1, 4))
     def read_changed(number: int, seed: int, changes: int) -> None:
         data, draw = seeds[number], random.Random(seed)
@@ -67,7 +67,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     assert results[True] > EXAMPLES[name] / least, f"too few inputs pass the checks: {results}"
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50, derandomize=True, database=None)
 @given(st.sampled_from(NAMES), st.binary(max_size=300))
 def test_any_bytes_are_refused_or_read(name: str, data: bytes) -> None:
     """Random bytes raise only the documented errors."""
