@@ -46,7 +46,7 @@ def test_openvino_does_the_main_job(tmp_path: Path) -> None:
     checks = {check.name: check for check in check_device(BUILT_IN["cpu-openvino"])}
     assert checks["backend"].ok is True and "openvino" in checks["backend"].found
     place = Workspace(tmp_path)
-    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 32)))]
+    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64), edge=28))]
     profile(models, device="cpu-openvino", workspace=place, policy=RepeatPolicy(runs=15))
     build_lut("cpu-openvino", workspace=place)
     policy = RepeatPolicy(runs=5)
