@@ -225,7 +225,6 @@ def test_mutated_commands(command: Command) -> None:
     check(command)
 
 
-@settings(max_examples=50)
 @given(meaningful((Function.COPY, Function.FILL, Function.LOAD)))
 def test_meaningful_commands_mostly_compute(command: Command) -> None:
     """The fuzzed commands reach the evaluators: an element-wise command on floats is not refused."""

@@ -242,7 +242,6 @@ REDUCTIONS = {
 }
 
 
-@settings(max_examples=50)
 @given(SHAPES, SEEDS, st.data(), st.sampled_from(sorted(REDUCTIONS)), st.sampled_from((np.float32, np.int32)))
 def test_reductions(shape: tuple[int, ...], seed: int, data: st.DataObject, mode: Reduction, dtype: Any) -> None:
     """Every reduction along every set of axes equals ONNX's, for floats and for integers, whose mean is truncated."""

@@ -142,7 +142,6 @@ def test_a_faster_memory_makes_no_load_slower(sizes: list[list[int]], times: flo
 
 
 @given(streams())
-@settings(max_examples=50)
 def test_busy_time_equals_the_demanded_work(stream: RandomStream) -> None:
     """Busy time equals the demanded work, within a picosecond per transfer."""
     described = machine(cores=stream.layout)

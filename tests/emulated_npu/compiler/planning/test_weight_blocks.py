@@ -51,7 +51,6 @@ def _blocks(layer: HardwareLayer, budget: int, array: tuple[int, int]) -> tuple[
 
 
 @given(convolutions(), st.integers(16, 6000), st.sampled_from(((4, 4), (2, 8), (16, 3))))
-@settings(max_examples=50)
 def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budget: int, array: tuple[int, int]) -> None:
     """Blocks divide output and input channels, keep to the budget and are adjacent."""
     layer, weights = case
