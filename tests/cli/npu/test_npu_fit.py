@@ -66,7 +66,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Workspace]:
     folder = tmp_path_factory.mktemp("own")
     (folder / "small.toml").write_text(SMALL, encoding="utf-8")
     machine = changed(load_preset("edge"), {**OTHERS[0], "host.driver_s": 9e-5})
-    return machine, measured(machine, folder, str(folder / "small.toml"), 16)
+    return machine, measured(machine, folder, str(folder / "small.toml"), 24)
 
 
 def test_the_file_of_a_fit_is_a_machine_like_the_device(
