@@ -20,7 +20,7 @@ import harness
 from harness.errors import UsageError
 
 EXECUTED, ESTIMATED = 1, 2
-WIDTHS = (8, 16, 24, 32)
+WIDTHS = (8, 16, 24, 32, 40, 48)
 RECURRENT = {"w": (1, 24, 4), "r": (1, 24, 8)}
 """The weights of a small GRU."""
 
