@@ -55,7 +55,7 @@ def _changes(drawn_from: int, examples: int, most_nodes: int, most_pixels: int) 
     )
     @given(st.data())
     def draw(data: st.DataObject) -> None:
-        network = data.draw(random_networks(most_nodes, most_pixels))
+        network = data.draw(random_networks(most_nodes=most_nodes, most_pixels=most_pixels))
         machine = data.draw(machines_for(network))
         try:
             before = _time_ps(network.model, machine)
