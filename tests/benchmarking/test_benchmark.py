@@ -124,13 +124,16 @@ def test_a_program_of_the_device_reports_power_or_energy(
     lines: str, reading: dict[str, float], meter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that prints one reading in watts or joules is believed; anything else reports nothing."""
-    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 0.5)
+    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 60.0 if "echo" in lines else 0.5)
     meter(lines)
     assert fingerprint.power_readings() == reading
 
 
-def test_a_program_that_others_could_have_written_never_runs(meter: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_program_that_others_could_have_written_never_runs(
+    meter: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that the group may write, that is not executable or that leads nowhere is left alone."""
+    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 60.0)
     mark = tmp_path / "ran"
     path = meter(f"touch {mark}; echo 4 W")
     for mode in (0o775, 0o757, 0o644):
