@@ -138,12 +138,12 @@ def test_a_device_that_takes_its_time_is_given_up(
     for wall_s in (3.0, 15.0, 75.0):  # a busy machine may take seconds to begin
         with monkeypatch.context() as patch:
             alter_agents(patch, alter)
-            with pytest.raises((CampaignIncomplete, DeviceTooSlow)) as given_up:
+            with pytest.raises(CampaignIncomplete) as given_up:
                 bench.profile(policy=RepeatPolicy(runs=4, wall_s=wall_s), connect=open_session)
         if before := bench.visits(1):
             break
     assert re.search(f"did not finish within {wall_s:g} s.*--time-limit", str(given_up.value))
-    assert (type(given_up.value), given_up.value.exit_code, given_up.value.fault) == (CampaignIncomplete, 5, "device")
+    assert (given_up.value.exit_code, given_up.value.fault) == (5, "device")
     assert 0 < len(before) < len(whole)
     assert bench.profile(policy=FOUR, connect=open_session).resumed
     assert bench.visits(1) == whole
