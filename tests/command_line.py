@@ -28,7 +28,7 @@ import pytest
 
 from harness.__main__ import main
 
-TIMEOUT_S = float(os.environ.get("SYSTEM_TEST_TIMEOUT_S", "60"))
+TIMEOUT_S = float(os.environ.get("SYSTEM_TEST_TIMEOUT_S", "300"))
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 

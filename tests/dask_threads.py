@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 _POOL = "Dask-Offload"
 
 

@@ -52,6 +52,7 @@ _FIRST_POINT = """
 
 _HIDDEN_ROWS = "Array.from(document.querySelectorAll('tbody tr, tfoot tr')).filter(row => !row.offsetHeight).length"
 _FITS = "document.documentElement.scrollWidth <= innerWidth"
+_PATIENCE_MS = 300_000.0
 _PHONE, _PAPER = {"width": 390, "height": 844}, {"width": 956, "height": 1352}
 """Pixels; Chromium lays out A4 between its margins a third wider, and shrinks it."""
 
@@ -82,7 +83,7 @@ class Visit:
         assert (self.errors, self.dialogs, self.requests) == ([], [], [self.page.url])
 
     def _assert_fits(self) -> None:
-        for _ in range(300):  # figures follow the window after a while
+        for _ in range(3000):  # figures follow the window after a while
             if self.page.evaluate(_FITS):
                 return
             self.page.wait_for_timeout(100)
@@ -111,6 +112,7 @@ class Browser:
     def open(self, path: Path, **settings: Any) -> Visit:
         """Load a file, open every section and wait until all figures are drawn."""
         page = self._chromium.new_context(**settings).new_page()
+        page.set_default_timeout(_PATIENCE_MS)
         visit = Visit(page)
         page.on("request", lambda request: visit.requests.append(request.url))
         page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -121,7 +123,7 @@ class Browser:
         page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
         page.goto(path.as_uri())
         page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not page.evaluate(_DRAWN):
             assert time.monotonic() < deadline, f"figures are missing; {visit.errors}"
             page.wait_for_timeout(100)
@@ -174,6 +176,6 @@ def headless_browser() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser; it is not installed")
     _wait_without_thread()
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        chromium = driver.chromium.launch(executable_path=program, args=list(FLAGS), timeout=_PATIENCE_MS)
         yield Browser(chromium)
         chromium.close()

@@ -47,7 +47,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 300.0) -> None:
     """Waits until the condition is true; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

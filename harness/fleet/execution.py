@@ -91,7 +91,8 @@ def run_request(
     before. Requests with the same `reading` share the networks and the devices that it read.
     """
     reading, observe = reading or SharedReading(), each_note_once(observe)
-    started, waited_from_s = now(), time.monotonic()
+    started = now()
+    waited_from_s: float | None = None  # the first time that the device was in use
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
     attempts, newest = 0, _newest_campaign(workspace, request.device) if request.fresh else 0
@@ -105,7 +106,9 @@ def run_request(
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
-            left_s = waited_from_s + allowed_s - time.monotonic()
+            now_s = time.monotonic()
+            waited_from_s = now_s if waited_from_s is None else waited_from_s
+            left_s = waited_from_s + allowed_s - now_s
             if left_s <= 0:
                 return _failed(bare, workspace, error, attempts)
             attempts -= 1
@@ -113,7 +116,7 @@ def run_request(
         except DeviceError as error:
             if not error.retry_helps or attempts >= wait.attempts:
                 return _failed(bare, workspace, error, attempts)
-            waited_from_s = time.monotonic()
+            waited_from_s = None
         except HarnessError as error:
             return _failed(bare, workspace, error, attempts)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,12 @@ def _predictor(entries: Sequence[Entry], random: np.random.Generator) -> bytes:
             found.setdefault(place, _entry(layer, place[1], network, random))
     warm = tuple(found.values())
     cold = (dataclasses.replace(one, visit="pool", latency_s=1.5 * one.latency_s) for one in warm)
-    return learn_predictor((*warm, *cold))
+    return _learnt((*warm, *cold))
+
+
+@cache
+def _learnt(entries: tuple[Entry, ...]) -> bytes:
+    return learn_predictor(entries)
 
 
 def _entry(layer: Layer, context: str, network: Network, random: np.random.Generator) -> Entry:

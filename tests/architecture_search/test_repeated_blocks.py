@@ -37,7 +37,6 @@ def deep() -> ModelProto:
     return harness.super_network("deep", {"stem": {"conv": _block(3)}, **positions})
 
 
-@pytest.mark.timeout(120)
 def test_twenty_positions_that_may_be_left_out_are_estimated(deep: ModelProto) -> None:
     """Equal blocks at other positions are the same neighbourhood: a deep space needs no more than a shallow one.
 
@@ -47,7 +46,6 @@ def test_twenty_positions_that_may_be_left_out_are_estimated(deep: ModelProto) -
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.timeout(300)
 def test_a_measured_super_network_of_twenty_positions_is_estimated(deep: ModelProto, tmp_path: Path) -> None:
     """A table with layers in their neighbourhoods gives candidates the estimates of their networks.
 

@@ -124,13 +124,16 @@ def test_a_program_of_the_device_reports_power_or_energy(
     lines: str, reading: dict[str, float], meter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that prints one reading in watts or joules is believed; anything else reports nothing."""
-    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 0.5)
+    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 60.0 if "echo" in lines else 0.5)
     meter(lines)
     assert fingerprint.power_readings() == reading
 
 
-def test_a_program_that_others_could_have_written_never_runs(meter: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_program_that_others_could_have_written_never_runs(
+    meter: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that the group may write, that is not executable or that leads nowhere is left alone."""
+    monkeypatch.setattr(fingerprint, "_PROGRAM_S", 60.0)
     mark = tmp_path / "ran"
     path = meter(f"touch {mark}; echo 4 W")
     for mode in (0o775, 0o757, 0o644):
@@ -188,6 +191,7 @@ def test_onnx_runtime_reports_load_time_and_memory(bench: Bench) -> None:
         assert one.rows_per_s == pytest.approx((one.batch or 0) * one.throughput_per_s)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_the_command_sweeps_and_writes_files(bench: Bench, tmp_path: Path) -> None:
     """Lists of --batch make one row each, in text and JSON; --csv has every run and --html a plot."""
     command = replace(Harness.in_folder(tmp_path / "command"), workspace=bench.root)
@@ -206,6 +210,7 @@ def test_the_command_sweeps_and_writes_files(bench: Bench, tmp_path: Path) -> No
     assert times == sorted(times) and all(map(math.isfinite, times))
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_the_verdict_on_the_machine_is_in_text_json_and_page(bench: Bench, tmp_path: Path) -> None:
     """A device whose runs scatter is noisy, with the same reason in text, JSON and page."""
     bench.set_device(replace(bench.truth, noise=0.3))
@@ -219,6 +224,7 @@ def test_the_verdict_on_the_machine_is_in_text_json_and_page(bench: Bench, tmp_p
     assert found["machine"]["text"] in (tmp_path / "plot.html").read_text()
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_the_page_has_units_and_says_what_varies(bench: Bench) -> None:
     """The axis is what varies, without a line from one network to another; times over decades are logarithmic."""
     wide = build_network(bench.root / "wide.onnx", widths=(8, 512, 512))
@@ -233,6 +239,7 @@ def test_the_page_has_units_and_says_what_varies(bench: Bench) -> None:
     assert drawn["network"].x_ticks == [bench.model.stem, "wide"] and not drawn["network"].lines
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_wrong_lists_and_networks_are_named(bench: Bench, tmp_path: Path) -> None:
     """A list that holds no number is a wrong use; a refused network is listed, and raised if none is left."""
     command = replace(Harness.in_folder(tmp_path / "command"), workspace=bench.root)

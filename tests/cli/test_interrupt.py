@@ -39,7 +39,7 @@ class _Interrupting(RawIOBase):
         return len(data)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("line", range(12))
 def test_ctrl_c_at_any_line_of_a_wait_ends_it(line: int) -> None:
     """The thread that waits for the stop may be anywhere in the wait, also where it holds a lock, when Ctrl-C comes."""

@@ -248,7 +248,7 @@ def test_profile_measures_and_validate_alone_asks(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(AgentSession, "greet", spy)
     place = Workspace(tmp_path)
     place.devices.write_text('[devices.still]\nbackend = "emulated-npu"\n[devices.still.options]\nnoise = 0\n')
-    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 32, 32), edge=16))]
+    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 32), edge=16))]
     profile(models, device="still", workspace=place, policy=RepeatPolicy(runs=3))
     assert purposes == ["measurement"]
     table = build_lut("still", workspace=place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import statistics
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.workspace import Workspace
 
 RUNS = 15
+pytestmark = pytest.mark.usefixtures("any_speed")
 
 
 @pytest.fixture
@@ -76,30 +78,33 @@ def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path
     """A campaign over SSH yields the same plan, counts and fingerprint as a local one, and the same latencies.
 
     The same within the precision of the journal: every probe within its own standard errors and the drift
-    of the reference probe between and within the two campaigns. On a machine that is busy for a while, both are
-    measured again.
+    of the reference probe between and within two campaigns. On a machine that is busy for a while, both are measured
+    again, and any of one with any of the other has to agree.
     """
-    assert any(_measured_twice(workspace, model) < 2 for _ in range(10))
+    campaigns: dict[str, list[int]] = {"cpu01": [], "board": []}
+    for _ in range(10):
+        for device, found in campaigns.items():
+            result = profile(model, device=device, workspace=workspace, policy=RepeatPolicy(runs=RUNS), fresh=True)
+            found.append(result.campaign)
+        if any(_deviation(workspace, *pair) < 2 for pair in itertools.product(*campaigns.values())):
+            break
+    else:
+        pytest.fail("the latencies over SSH are others")
     estimates = {}
     for device in ("cpu01", "board"):
         build_lut(device, workspace=workspace)
         (estimates[device],) = estimate([str(model)], device=device, workspace=workspace)
     assert estimates["cpu01"].coverage == estimates["board"].coverage
     assert estimates["board"].latency_s is not None
-    (network,) = validate([str(model)], device="board", workspace=workspace, processes=4).networks
+    (network,) = validate([str(model)], device="board", workspace=workspace, processes=3).networks
     assert network.stopped is not None
-    assert 3 <= len(network.processes_s) <= 4
+    assert len(network.processes_s) == 3
 
 
-def _measured_twice(workspace: Workspace, model: Path) -> float:
-    """Measure here and over SSH; return the median deviation of the probes, in their errors."""
-    policy = RepeatPolicy(runs=RUNS)
-    results = {
-        device: profile(model, device=device, workspace=workspace, policy=policy, fresh=True)
-        for device in ("cpu01", "board")
-    }
+def _deviation(workspace: Workspace, here: int, over_ssh: int) -> float:
+    """Return the median deviation of the probes of two campaigns, in their errors."""
     with Journal(workspace.journal) as journal:
-        local, remote = (journal.campaign(results[device].campaign) for device in ("cpu01", "board"))
+        local, remote = journal.campaign(here), journal.campaign(over_ssh)
         assert (local.plan, dict(local.fingerprint)) == (remote.plan, dict(remote.fingerprint))
         ours, theirs = (read_campaign(journal, campaign)[0].summaries for campaign in (local, remote))
         drift = max(_spread(journal, campaign) for campaign in (local, remote))

@@ -40,15 +40,16 @@ def test_only_validation_gets_true_layers(name: str, words: tuple[str, ...], tmp
     assert {node for layer in truth.layers for node in layer.nodes} <= set(probe.model.names.nodes)
 
 
+@pytest.mark.usefixtures("any_speed")
 def test_openvino_does_the_main_job(tmp_path: Path) -> None:
     """A table measured by OpenVINO estimates a network, and each of its layers stands beside the runtime's profile."""
     checks = {check.name: check for check in check_device(BUILT_IN["cpu-openvino"])}
     assert checks["backend"].ok is True and "openvino" in checks["backend"].found
     place = Workspace(tmp_path)
     models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64), edge=28))]
-    policy = RepeatPolicy(runs=10)
-    profile(models, device="cpu-openvino", workspace=place, policy=policy)
+    profile(models, device="cpu-openvino", workspace=place, policy=RepeatPolicy(runs=15))
     build_lut("cpu-openvino", workspace=place)
+    policy = RepeatPolicy(runs=5)
     result = validate(models, device="cpu-openvino", workspace=place, policy=policy, processes=1, layers=True)
     assert result.clock == "cpu" and result.oracle is not None
     (network,) = result.oracle.networks

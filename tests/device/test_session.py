@@ -126,7 +126,7 @@ def meet() -> Any:
     yield make
     for session, peer in sessions:
         session.close()
-        peer.thread.join(10)
+        peer.thread.join(300)
         peer.stream.close()
 
 

@@ -413,4 +413,4 @@ def test_a_socket_that_is_no_agent_is_refused(tmp_path: Path, sshd: Sshd, answer
         thread.start()
         with pytest.raises(ConfigurationError, match="does not answer"):
             open_session(sshd.device(key_agent=path))
-        thread.join(10)
+        thread.join(300)

@@ -23,7 +23,7 @@ from harness.network.model_references import load_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 INPUT = {"name": "x", "shape": [1, 1000], "dtype": "float32", "distribution": "normal", "seed": 1}
-DEADLINE_S = 30.0
+DEADLINE_S = 300.0
 
 
 class AgentProcess:

@@ -230,10 +230,14 @@ def test_endless_output_is_cut(model: AssembledModel) -> None:
 
 
 def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_path: Path) -> None:
-    """After the time limit the tool and its children are killed."""
+    """After the time limit the tool and its children are killed; the error has what it printed."""
     pids = tmp_path / "pids"
-    with pytest.raises(Refused, match=r"did not end within 2 s.*Inference"):
-        loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=2), model)
+    for limit_s in (1, 5, 25, 125):  # on a busy machine a tool may take seconds to begin
+        with pytest.raises(Refused, match=f"did not end within {limit_s} s") as refused:
+            loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=limit_s), model)
+        if "Inference" in str(refused.value):
+            break
+    assert "Inference" in str(refused.value)
     wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "the end of the tool")
 
 

@@ -51,7 +51,7 @@ def test_a_kernel_that_does_not_count_has_no_waits(monkeypatch: pytest.MonkeyPat
     assert CoreWaits().total_ns() is None
 
 
-@pytest.mark.parametrize(("waited_ns", "preempted"), [(0, False), (RUN_NS // 1000, False), (RUN_NS, True)])
+@pytest.mark.parametrize(("waited_ns", "preempted"), [(0, False), (RUN_NS // 1000, False), (1000 * RUN_NS, True)])
 def test_a_pool_is_preempted_by_long_waits_alone(
     monkeypatch: pytest.MonkeyPatch, waited_ns: int, preempted: bool
 ) -> None:

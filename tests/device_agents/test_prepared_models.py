@@ -159,7 +159,7 @@ def _samples(folder: Path, model: Path) -> dict[str, list[Any]]:
 
 def test_samples_do_not_depend_on_parallelism_or_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A campaign on one core, one on all cores and one with everything cached take the same samples."""
-    model, found = build_network(tmp_path / "chain.onnx"), []
+    model, found = build_network(tmp_path / "chain.onnx", widths=(8, 16)), []
     cores = os.sched_getaffinity(0)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "one core"))
     try:

@@ -187,7 +187,7 @@ def test_validate_lists_what_runs_on_the_cpu(tmp_path: Path) -> None:
         '[devices.azure]\ngolden_ms = [1e-3, 1e3]\n[devices.azure.options]\nprovider = "Azure"\nallow_fallback = true\n'
     )
     (tmp_path / "devices.toml").write_text(text)
-    place, policy = Workspace(tmp_path), RepeatPolicy(runs=6)  # with fewer, null probes on a busy machine only scatter
+    place, policy = Workspace(tmp_path), RepeatPolicy(runs=15)
     request = ProfileRequest("azure", (path,), policy=policy)
     with open_run(load_inventory(place.devices)["azure"], place) as run:  # on the wall clock its speed is not steady
         profile_networks(run, request.networks(), request)

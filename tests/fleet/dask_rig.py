@@ -24,7 +24,7 @@ from harness.fleet.cluster.access import TlsFiles
 from harness.workspace import Workspace
 
 HOSTS = {"one": "left", "two": "right"}
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Bound on every wait; on a loaded machine a process of Dask takes seconds to start."""
 wait_until = functools.partial(processes.wait_until, seconds=PATIENCE_S)
 

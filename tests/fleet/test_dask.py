@@ -102,7 +102,7 @@ class Running(threading.Thread):
 
     def end(self) -> list[ProfileOutcome]:
         """Waits for the last outcome."""
-        self.join(90)
+        self.join(300)
         assert not self.is_alive()
         return self.outcomes
 
@@ -256,7 +256,7 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
             )
             for at in workers
         ]
-        replies = [future.result(timeout=60) for future in futures]
+        replies = [future.result(timeout=600) for future in futures]
         with Journal(path) as journal:
             for _ in range(2):
                 named = [set(merge(journal, reply["extract"], job="f", device="both").values()) for reply in replies]
@@ -312,7 +312,7 @@ def test_what_was_altered_on_a_workers_disk_is_not_merged(rig: Lab) -> None:
     assert "was altered on disk: campaign " in second.failure.what
     assert "harness journal check --exclude" in second.failure.next_step
     command = [sys.executable, "-m", "harness", "journal", "check", "--exclude", "--workspace", str(rig.root / "one")]
-    assert "Excluded from tables" in subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    assert "Excluded from tables" in subprocess.run(command, capture_output=True, text=True, timeout=600).stderr
     (third,) = run(engine(rig), job(rig, "m"))
     assert third.result is not None
     assert len({campaign for campaign, *_ in rig.series("one", "m")}) == 2
@@ -498,7 +498,7 @@ def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
     assert running.error is not None
     assert running.error.retry_helps
     assert "Run the same command again" in running.error.next_step
-    codes = [rig.processes.pop(host).wait(60) for host in ("one", "two")]
+    codes = [rig.processes.pop(host).wait(300) for host in ("one", "two")]
     assert codes == [4, 4]
     assert "is gone" in rig.log("one")
     wait_until(lambda: is_free(rig, "one", "left"), "a free board")

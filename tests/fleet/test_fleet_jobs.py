@@ -33,7 +33,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList, read_networks
 
 FOUR = RepeatPolicy(runs=4)
-QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=30.0)
+QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=300.0)
 
 
 def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:
@@ -106,6 +106,7 @@ def test_a_group_that_nobody_is_in_is_refused_with_those_that_exist(bench: Bench
 # Side by side ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Bench) -> None:
     """If one of four devices fails, the others are measured, and its outcome holds the failure."""
     write_devices(bench, {"a": "", "b": "", "broken": "options = { colour = 3 }", "c": ""})
@@ -116,6 +117,7 @@ def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Be
     assert all(profiles(bench, name) == [(True, False)] for name in ("a", "b", "c"))
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests for the same networks share one reading, each with its lines; another batch is read on its own.
 
@@ -176,6 +178,7 @@ def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
     assert all(one.result is not None and one.attempts == 1 for one in outcomes)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
     """A named job that is done is not measured again, a stopped one continues, and another name is a new job."""
     named = job(bench, "bench", name="night/bench/set")
@@ -212,6 +215,7 @@ def test_a_killed_worker_is_retried_without_measuring_twice(bench: Bench, tmp_pa
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_closing_the_iterator_stops_the_requests(bench: Bench) -> None:
     """If the caller closes the iterator, the requests end and all devices become free."""
     names = [f"d{number}" for number in range(4)]
@@ -235,6 +239,7 @@ def test_stop_ends_all_requests_and_each_has_its_outcome(bench: Bench) -> None:
 # Golden probes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_device_is_unknown_until_its_band_is_established(bench: Bench) -> None:
     """A device is unknown during the sessions that establish its band, and good after them."""
     seen = []
@@ -244,6 +249,7 @@ def test_a_device_is_unknown_until_its_band_is_established(bench: Bench) -> None
     assert seen == ["unknown"] * (SESSIONS_TO_LEARN - 1) + ["good"] * 2
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_device_outside_its_band_is_quarantined_and_measures_nothing(bench: Bench) -> None:
     """A device slower by a third starts no campaign and exits with 5; back in its band, it is good again."""
     for number in range(SESSIONS_TO_LEARN):
@@ -261,6 +267,7 @@ def test_device_outside_its_band_is_quarantined_and_measures_nothing(bench: Benc
     assert health(bench, "bench").health == "good"
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) -> None:
     """If a device slows down during a campaign, the golden probe after it excludes the campaign."""
     bench.workspace.devices.write_text(bench.workspace.devices.read_text() + "slower_after = 200\nslowdown = 1.5\n")
@@ -277,6 +284,7 @@ def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) ->
     assert any("golden probe" in note for note in notes)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_session(bench: Bench) -> None:
     """A campaign killed before its second golden probe enters no table until the same job runs again."""
 
@@ -308,6 +316,7 @@ class KilledLate(threading.Event):
         return False
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_configured_band_counts_from_the_first_session(bench: Bench) -> None:
     """A band in devices.toml applies from the first session."""
     write_devices(bench, {"slow": "golden_ms = [0.001, 0.002]", "fit": "golden_ms = [0.1, 10.0]"})
@@ -328,6 +337,7 @@ def test_device_out_of_service_is_left_alone(bench: Bench, word: str) -> None:
     assert health(bench, "bench").health == word
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_maintenance_set_during_a_job_stands(bench: Bench) -> None:
     """A device put into maintenance during a campaign stays there, whatever its golden probe shows."""
 
@@ -358,6 +368,7 @@ def test_a_retried_fresh_request_continues_its_own_campaign(bench: Bench, runtim
     assert profiles(bench, "bench") == [(True, False), (True, False)]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_damaged_store_is_reported(bench: Bench) -> None:
     """A damaged store, or a file that is not one, raises an error with a next step."""
     run_one(bench, job(bench, "bench"))
@@ -368,6 +379,7 @@ def test_a_damaged_store_is_reported(bench: Bench) -> None:
         store.history("bench")
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_failed_connection_makes_a_device_unknown(bench: Bench) -> None:
     """A failure before the golden probe makes the health of a device unknown, never good or bad."""
     for number in range(SESSIONS_TO_LEARN + 1):

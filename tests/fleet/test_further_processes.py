@@ -23,6 +23,7 @@ FEW = RepeatPolicy(runs=3)
 ENOUGH = RepeatPolicy(runs=20)
 
 
+@pytest.mark.usefixtures("any_speed")
 def test_the_spread_between_processes_widens_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor the reference probe runs in three processes; their spread is in the verdict and in intervals."""
     monkeypatch.setattr("harness.fleet.execution.LEAST_CAMPAIGN_S", 0.0)

@@ -31,6 +31,7 @@ def profiled(bench: Bench, models: object = None, seed: int = 0) -> harness.Prof
     return harness.profile(given, device=DEVICE, workspace=bench.root, policy=TWO, seed=seed)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_device_outside_its_golden_band_is_quarantined_in_python_too(bench: Bench) -> None:
     """After the sessions that establish the band, a slower device raises and measures nothing more."""
     for seed in range(SESSIONS_TO_LEARN):
@@ -52,6 +53,7 @@ def test_a_device_out_of_service_is_left_alone_in_python_too(bench: Bench) -> No
         profiled(bench)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_networks_may_be_paths_text_or_in_memory(bench: Bench) -> None:
     """Path, text and ModelProto of one network lead to the same plan; a list of them measures its layers once."""
     proto = onnx.load(bench.model)
@@ -85,6 +87,7 @@ def test_other_values_are_no_networks() -> None:
         load_network(proto)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_stop_ends_the_call_and_the_next_one_resumes(bench: Bench) -> None:
     """A stop set by the observer raises Interrupted; the same call then continues the campaign."""
     stop = threading.Event()

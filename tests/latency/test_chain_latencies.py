@@ -107,7 +107,7 @@ def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: f
 
 
 @given(SEEDS, st.integers(1, 7), st.sets(st.integers(0, 5), max_size=2))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_exact_totals_give_the_exact_chains(seed: int, count: int, dropped: set[int]) -> None:
     """Exact totals give the true chains, each with its part of its meetings in proportion to its length."""
     chains = [*row_of_chains("one", count, sorted(dropped)), *row_of_chains("other", 2)]
@@ -216,7 +216,7 @@ def test_no_chain_is_negative() -> None:
 
 
 @given(SEEDS, st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -> None:
     """The shares of each chain's layers add up to the chain, and so do their variances and covariances."""
     draw = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.latency.estimators import LayerLatencies, estimate_layers
@@ -201,7 +201,6 @@ ERRORS = st.lists(st.floats(1e-3, 0.02), min_size=3, max_size=3)
 """Larger than the smallest relative error of a total."""
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 1.0), st.floats(0.0, 1.0), ERRORS)
 def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: float, errors: list[float]) -> None:
     """The slope over copies is the layer, whatever precedes the copies and whatever the errors."""
@@ -209,7 +208,6 @@ def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: flo
     assert found.latency_s == pytest.approx(slope_s, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=3), ERRORS)
 def test_the_slope_is_that_of_weighted_least_squares(off: list[float], errors: list[float]) -> None:
     """Slope and standard error are those of numpy's weighted fit."""

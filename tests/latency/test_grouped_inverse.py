@@ -32,7 +32,7 @@ def normal_matrix(seed: int) -> tuple[csc_array, Ints]:
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_part_is_that_of_the_dense_inverse(seed: int) -> None:
     """Parts, sums, single variances and scaled parts equal those of the dense inverse."""
     normal, equations = normal_matrix(seed)

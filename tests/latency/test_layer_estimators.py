@@ -172,7 +172,7 @@ def test_a_single_run_gives_finite_latencies(profiled: Callable[..., Bench], met
     assert all(math.isfinite(entry.latency_s) and math.isfinite(entry.stderr_s) for entry in table.entries)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(METHODS), SECONDS, SECONDS, st.one_of(SECONDS, st.just(0.0)), st.one_of(SECONDS, st.just(0.0)))
 def test_no_estimator_ever_returns_zero_or_less(
     method: LatencyMethod, with_s: float, without_s: float, error_s: float, other_error_s: float
@@ -187,7 +187,7 @@ def test_no_estimator_ever_returns_zero_or_less(
     assert not found.resolved or found.latency_s >= 3 * found.stderr_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(METHODS), st.floats(1e-6, 1e-2))
 def test_a_clear_layer_is_the_difference_and_no_more(method: LatencyMethod, layer_s: float) -> None:
     """Totals of the overhead model plus a layer give that layer, resolved."""
@@ -203,7 +203,7 @@ def test_a_clear_layer_is_the_difference_and_no_more(method: LatencyMethod, laye
     assert found.latency_s == pytest.approx(layer_s + 1e-3, rel=2e-3 if method == "joint" else 1e-6)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.floats(1e-8, 1e-5))
 def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> None:
     """A difference of zero or less gives a latency of about its error or below, not resolved."""
@@ -215,7 +215,7 @@ def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> 
         assert 0 < found.latency_s < 3 * (2 * error_s + 1e-6)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.floats(1e-7, 1e-6), st.floats(10, 1e2))
 def test_a_negative_difference_shows_in_the_error(error_s: float, factor: float) -> None:
     """A clearly negative difference gives a standard error of at least its size."""
@@ -241,7 +241,7 @@ def test_a_layer_whose_probe_was_refused_has_no_latency() -> None:
         assert estimated(method, taken) is not None
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.floats(1e-9, 1e-4), st.floats(1.01, 10))
 def test_more_uncertain_totals_make_a_more_uncertain_layer(error_s: float, factor: float) -> None:
     """A larger error of the probe or of its baseline gives a larger error of the layer."""

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import IllConditionedDesign
@@ -39,7 +39,7 @@ TRUTH = {
     "input_pairs": 1e-8,
 }
 A_B_C = ("input_bytes", "output_bytes", "runs")
-SLOW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=4)
 Nulls = list[tuple[OverheadTerms, Measurement]]
 
 

@@ -39,7 +39,7 @@ def clean_s(terms: OverheadTerms) -> float:
     return float(TRUTH @ [1.0, terms.input_bytes, terms.output_bytes])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(KINDS, SEEDS)
 def test_the_three_numbers_are_those_of_ordinary_least_squares(kind: AuxiliaryKind, seed: int) -> None:
     """a, b and c are those of scikit-learn and of numpy, on any totals of probes with one auxiliary layer."""
@@ -58,7 +58,7 @@ def test_the_three_numbers_are_those_of_ordinary_least_squares(kind: AuxiliaryKi
     assert (found.probes, found.model) == (len(plain), "plain")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(KINDS, SEEDS)
 def test_other_null_probes_and_terms_have_no_part_in_it(kind: AuxiliaryKind, seed: int) -> None:
     """Stacks, slices and views change nothing, and no term but a, b and c is subtracted from a layer."""

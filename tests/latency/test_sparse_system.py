@@ -45,7 +45,7 @@ def found(solution: Solution) -> dict[str, float]:
 
 
 @given(SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_exact_totals_give_the_exact_times(seed: int) -> None:
     """Without noise every unknown has its true value, over four orders of magnitude."""
     truth = times(seed)
@@ -55,7 +55,7 @@ def test_exact_totals_give_the_exact_times(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_time_is_negative_and_the_bound_is_the_optimum(seed: int) -> None:
     """Where noise would give negative times, the solution is that of non-negative least squares."""
     draw = np.random.default_rng(seed)

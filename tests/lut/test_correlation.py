@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.lut.error_correlations import check, pack, unpack, variance
@@ -40,7 +40,6 @@ def half_of(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np
     return matrix[np.triu_indices(len(matrix), 1)].astype(np.float32)
 
 
-@settings(deadline=None)
 @given(ENTRIES, SEEDS)
 def test_correlations_come_back(entries: int, seed: int) -> None:
     """Correlations are read back in single precision, symmetric with a unit diagonal; the smallest are zero."""
@@ -55,7 +54,6 @@ def test_correlations_come_back(entries: int, seed: int) -> None:
     assert (abs(found[abs(wanted) < 0.999 * KEPT]) == 0.0).all()
 
 
-@settings(deadline=None)
 @given(ENTRIES, SEEDS)
 def test_packing_again_changes_nothing(entries: int, seed: int) -> None:
     """Unpacking and packing again gives the same bytes."""
@@ -69,7 +67,6 @@ def test_entries_without_error_are_not_correlated() -> None:
     assert (matrix_of(pack(covariance), 2) == np.eye(2)).all()
 
 
-@settings(deadline=None)
 @given(st.integers(2, 30), SEEDS, st.data())
 def test_content_that_was_cut_short_is_refused(entries: int, seed: int, data: st.DataObject) -> None:
     """Content truncated anywhere is refused."""
@@ -79,7 +76,6 @@ def test_content_that_was_cut_short_is_refused(entries: int, seed: int, data: st
         unpack(packed[:end], entries)
 
 
-@settings(deadline=None)
 @given(ENTRIES, SEEDS, st.binary(min_size=1, max_size=40))
 def test_content_with_something_behind_it_is_refused(entries: int, seed: int, more: bytes) -> None:
     """Content with further bytes at the end is refused."""
@@ -87,7 +83,6 @@ def test_content_with_something_behind_it_is_refused(entries: int, seed: int, mo
         unpack(pack(covariance_of(entries, seed)) + more, entries)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 30), SEEDS, st.integers(0, 40))
 def test_content_of_another_number_of_entries_is_refused(entries: int, seed: int, others: int) -> None:
     """Content of another number of entries is refused with the expected size."""
@@ -97,7 +92,6 @@ def test_content_of_another_number_of_entries_is_refused(entries: int, seed: int
             unpack(content, others)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(2, 30))
 def test_any_bytes_are_correlations_or_refused(content: bytes, entries: int) -> None:
     """Random bytes are refused with a ValueError."""
@@ -141,7 +135,6 @@ def test_checking_takes_no_memory_for_all_correlations() -> None:
         tracemalloc.stop()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), SEEDS, st.data())
 def test_the_variance_of_a_sum_is_that_of_its_terms(entries: int, seed: int, data: st.DataObject) -> None:
     """The variance of a sum is counts times covariance times counts."""

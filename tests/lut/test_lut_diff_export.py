@@ -105,7 +105,7 @@ def test_a_changed_fingerprint_is_listed() -> None:
     assert compare(before, after).fingerprint == {"kernel": ("1", ""), "governor": ("", "p")}
 
 
-@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=12, phases=(Phase.explicit, Phase.generate))
 @given(st.floats(1e-11, 1e3), st.floats(1e-12, 1e2), st.sampled_from(["csv", "json"]))
 def test_an_export_keeps_every_digit(
     tmp_path_factory: pytest.TempPathFactory, latency_s: float, error_s: float, kind: str

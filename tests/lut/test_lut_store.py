@@ -100,7 +100,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
     ]
 
 
-@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=20, phases=(Phase.explicit, Phase.generate))
 @given(
     entries(),
     st.sampled_from(METHODS),

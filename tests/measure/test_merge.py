@@ -386,7 +386,6 @@ DAMAGE = st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_
 
 
 @given(DAMAGE)
-@settings(max_examples=100)
 def test_a_damaged_extract_is_merged_or_refused(damage: tuple[float, bytes, bool]) -> None:
     """Wherever an extract is damaged, the only error is a JournalError, and our own samples stay."""
     share, new, cut = damage

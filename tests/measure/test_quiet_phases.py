@@ -43,7 +43,7 @@ def medians(taken: Sequence[ProbeSample]) -> dict[str, float]:
     return {probe: statistics.median(one.cpu_ns or 0 for one in own) for probe, own in by_probe(taken).items()}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_phases_leave_latencies_as_they_are_in_quiet_ones(seed: int) -> None:
     """With a third of the runs slowed by 20 to 90 %, medians are those of the quiet machine; plain medians are not."""
@@ -57,7 +57,7 @@ def test_phases_leave_latencies_as_they_are_in_quiet_ones(seed: int) -> None:
     assert abs(phases_of(taken, "cpu").slow_share - statistics.fmean(slowed)) < 0.1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_all_probes_together_take_as_long_as_by_plain_medians(seed: int) -> None:
     """At typical speed the medians of all probes add up to those of all runs, and keep their ratios of quiet phases."""
@@ -95,7 +95,7 @@ def test_scatter_in_phases_costs_few_runs(scatter: float, bias: float) -> None:
     assert abs(statistics.fmean(errors)) < bias
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.floats(0.1, 0.2))
 def test_a_batch_may_be_slow_most_of_the_time(seed: int, quiet_share: float) -> None:
     """If threads were far apart in all but a few rounds, latencies are those of these rounds."""
@@ -109,7 +109,7 @@ def test_a_batch_may_be_slow_most_of_the_time(seed: int, quiet_share: float) -> 
     assert statistics.fmean(map(abs, errors)) < 0.02 and max(map(abs, errors)) < 0.1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.sampled_from(("normal", "exponential", "two speeds")), st.sampled_from((0.01, 0.2)))
 def test_scatter_alone_is_no_phase(seed: int, distribution: str, scatter: float) -> None:
     """If runs scatter but do not depend on time, all are kept, whatever the distribution."""
@@ -127,7 +127,7 @@ def test_scatter_alone_is_no_phase(seed: int, distribution: str, scatter: float)
     assert 0 <= found.interruptions <= 3 * scatter
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.integers(1, 4), st.integers(1, 12))
 def test_each_probe_keeps_its_quietest_runs(seed: int, probes: int, rounds: int) -> None:
     """The result is a part of the runs in their order, and each probe keeps three of them, or all if it has fewer."""

@@ -253,7 +253,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     """If the file cannot grow, adding raises JournalError and keeps earlier samples; with space again, it continues."""
     path = tmp_path / "journal.sqlite"
     command = [sys.executable, "-c", FILLER, str(path), "limit"]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     written, total = ran.stdout.splitlines()
     frames = int(written.partition("|")[0])
     assert frames > 0
@@ -269,7 +269,7 @@ def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
     if shutil.which("unshare") is None or subprocess.run([*wrapped, "true"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody mount a small tmpfs in a namespace of its own")
     command = [*wrapped, sys.executable, "-c", FILLER, str(tmp_path / "journal.sqlite"), "mount"]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     written, total = ran.stdout.splitlines()
     frames, _, why = written.partition("|")
     assert "full" in why

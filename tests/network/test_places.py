@@ -6,7 +6,7 @@ import functools
 import re
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
@@ -48,7 +48,6 @@ def test_names_have_no_part_in_it() -> None:
         assert places(network, renamed) == places(network, layers)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_layer_changes_the_places_of_its_neighbours_only(data: st.DataObject) -> None:
     """Removing a layer changes the places of its neighbours on either side and of no other layers."""

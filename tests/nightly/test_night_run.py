@@ -19,6 +19,7 @@ from typing import Literal
 
 import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
+from processes import is_stopped, sabotaged, workers
 from scripted_agent import start_scripted
 
 from harness.device.inventory import Device
@@ -36,7 +37,7 @@ from harness.nightly.set_comparison import was_reported
 from harness.nightly.status import night_status
 from harness.workspace import Workspace
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 
 
 @pytest.fixture
@@ -67,10 +68,11 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
         time.sleep(0.02)
 
 
-def start(lab: Lab, *words: str) -> subprocess.Popen[str]:
-    """Start `harness nightly` as a process."""
+def start(lab: Lab, *words: str, **faults: int) -> subprocess.Popen[str]:
+    """Start `harness nightly` as a process, whose workers have planted faults."""
     command = [sys.executable, "-m", "harness", "nightly", *words, "--workspace", str(lab.root)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, **sabotaged(**faults)}}
+    return subprocess.Popen(command, **streams, text=True, start_new_session=True)  # type: ignore[call-overload]
 
 
 def statuses(report: NightReport) -> dict[str, str]:
@@ -81,12 +83,13 @@ def statuses(report: NightReport) -> dict[str, str]:
 # --- real sessions ------------------------------------------------------------------------------------------------
 
 
-def test_killed_night_goes_on_and_doubles_nothing(lab: Lab) -> None:
+def test_killed_night_goes_on_and_doubles_nothing(lab: Lab, runtime_folder: Path) -> None:
     """A killed night resumes: each job has one campaign, each visit one series, and the device a table."""
     lab.plan("a", "b", runs=30)
-    killed = start(lab, "run", "--night", "2026-11-19")
+    killed = start(lab, "run", "--night", "2026-11-19", stops_after=500)
     try:
-        wait_for(lambda: lab.workspace.journal.exists() and _count(lab) > 40, killed)
+        wait_for(lambda: any(map(is_stopped, workers(runtime_folder))), killed)
+        wait_for(lambda: _count(lab) > 0, killed)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.communicate()
@@ -128,6 +131,7 @@ def _steady(report: NightReport) -> str:
     return json.dumps(found, sort_keys=True)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> None:
     """The other networks of the set are measured and published; the report lists the refused one by its file."""
     lab.set_devices("one")
@@ -145,6 +149,7 @@ def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> N
     assert (again.measured, again.exit_code) == (0, 3) and again.attention == report.attention
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     """A failed set keeps the previous table of its device only; the next run publishes the missing table."""
     lab.set_devices("one", "two")
@@ -177,6 +182,7 @@ def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     assert kept.table == mended.devices[0].published.table and "b was not measured" in kept.kept_because
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
     """After a crash between measuring and publishing, the next run publishes without measuring."""
 
@@ -196,6 +202,7 @@ def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
     assert len(lab.tables()) == 1 and series(lab) == measured
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured_on_it(lab: Lab) -> None:
     """After an update between two sets no table is published; the next night publishes one."""
     plan = lab.plan("a", "b", nightly='order = "listed"\nbudget = "10s"')
@@ -213,6 +220,7 @@ def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured
     assert len(lab.tables()) == 1
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_set_measured_at_changing_speed_enters_no_table(lab: Lab) -> None:
     """The set fails with the drift as its reason and exit code 5, and the next run of the night measures anew."""
     band = "golden_ms = [1e-3, 1e3]\n"
@@ -229,6 +237,7 @@ def test_a_set_measured_at_changing_speed_enters_no_table(lab: Lab) -> None:
     assert len(lab.tables()) == 1
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
     """If the golden probe leaves its band, no table has samples of that device's night."""
     plan = lab.plan("a", "b", nightly='order = "listed"')

@@ -80,7 +80,7 @@ def _verify(folder: Path, wanted: NightlyTimer, user: str | None = None) -> None
     service, timer = write_units(wanted, folder, user)
     assert ANALYZE is not None
     done = subprocess.run(
-        [ANALYZE, "verify", "--man=no", str(service), str(timer)], capture_output=True, text=True, timeout=60
+        [ANALYZE, "verify", "--man=no", str(service), str(timer)], capture_output=True, text=True, timeout=600
     )
     said = [line for line in (done.stdout + done.stderr).splitlines() if "harness-nightly" in line]
     assert (done.returncode, said) == (0, []), service.read_text()
@@ -92,7 +92,7 @@ def test_verification_would_notice(tmp_path: Path) -> None:
     service, _ = write_units(installation("w"), tmp_path)
     service.write_text(service.read_text().replace("ExecStart=", "ExecStrat="))
     assert ANALYZE is not None
-    done = subprocess.run([ANALYZE, "verify", "--man=no", str(service)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([ANALYZE, "verify", "--man=no", str(service)], capture_output=True, text=True, timeout=600)
     assert done.returncode != 0
 
 
@@ -112,7 +112,7 @@ def test_shell_runs_what_the_crontab_says(parts: list[str]) -> None:
     assert 0 <= int(minute) < 60 and 0 <= int(hour) < 24 and stars == ["*"] * 3
     assert not re.search(r"(?<!\\)%", command), "cron would end the command here"
     shown = command.replace(r"\%", "%").replace(str(show), r"printf '%s\0'", 1)
-    done = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.split("\0")[:-1] == list(wanted.command[1:])
 
 
@@ -162,7 +162,7 @@ def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatc
     wanted = NightlyTimer(Workspace(tmp_path), python=program)
     command = crontab_line(wanted).split(" ", 5)[5].replace(r"\%", "%")
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", "elsewhere")
-    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=True)
     assert said.stdout == str(folder)
     monkeypatch.delenv("HARNESS_RUNTIME_FOLDER")
     assert "RUNTIME" not in service_unit(wanted) + crontab_line(wanted)

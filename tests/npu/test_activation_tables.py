@@ -49,7 +49,7 @@ def test_the_values_of_a_table_are_those_of_the_reference(tmp_path: Path, name: 
 
 
 @given(values=st.lists(st.floats(-4, 4, width=32), min_size=2, max_size=30))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_standard_operators_compute_the_same_function(values: list[float]) -> None:
     """In ONNX's own operators a table has the values of linear interpolation."""
     breakpoints = [float(place) / 4 for place in range(len(values))]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks_on_npu import builtin_model
 from scipy.stats import kendalltau
@@ -126,7 +126,6 @@ def test_a_result_that_nobody_reads_has_no_place(edge: Machine) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))
-@settings(max_examples=100, deadline=None)
 def test_rank_agreement_is_kendalls(pairs: list[tuple[int, int]]) -> None:
     """Ties and all, it is what scipy calls tau-b; None where one side has no order at all."""
     first, second = [one for one, _ in pairs], [other for _, other in pairs]

@@ -93,7 +93,7 @@ def test_values_that_are_none(text: str, mentions: tuple[str, ...]) -> None:
         assert word.lower() in f"{refused.value.what} {refused.value.why}".lower()
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=100)
 @given(st.sampled_from(["nb_bytes", "mfu.rows", "clock_hz"]), st.integers(1, 2**40))
 def test_values_read_as_they_are_shown(key: str, value: int) -> None:
     """A value as it is shown in tables, with its suffix, is the same value when it is given again."""
@@ -229,7 +229,7 @@ def test_area_may_be_missing_but_not_wrong() -> None:
 # --- Pareto front ------------------------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 8), st.one_of(st.none(), st.integers(1, 8))), min_size=1, max_size=12))
 def test_front_is_what_nothing_beats(pairs: list[tuple[int, int | None]]) -> None:
     """A machine is on the front if and only if every other one is larger, slower, or equal in both."""
@@ -260,7 +260,7 @@ def test_front_by_energy_ignores_the_area() -> None:
 POWERS = [2.0**power for power in range(9)]
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=75)
 @given(
     st.lists(st.integers(1, 10**6), min_size=3, max_size=12),
     st.sampled_from([POWERS, [float(at) for at in range(1, 13)]]),
@@ -274,7 +274,7 @@ def test_knee_does_not_depend_on_units(ys: list[int], xs: list[float], x_power: 
     assert scaled == knee(xs, [float(y) for y in ys])
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=50)
 @given(st.floats(-100, 100), st.floats(-10, 10), st.integers(3, 12))
 def test_straight_lines_have_no_knee(start: float, slope: float, count: int) -> None:
     """A line has no knee, whether it rises, falls or is flat; on logarithmic axes a power of x is a line."""
@@ -285,7 +285,7 @@ def test_straight_lines_have_no_knee(start: float, slope: float, count: int) -> 
     assert knee(powers, [1e6 * x ** (slope / 10) for x in powers]) is None
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=50)
 @given(st.floats(0.02, 0.6), st.floats(1, 1e6))
 def test_knee_of_a_saturating_curve(floor: float, height: float) -> None:
     """For c + 1/x over powers of two, the knee is where the curve is parallel to its chord, up to one place.

@@ -45,7 +45,7 @@ def assert_equal(trees: StoredTrees, operator: int, grown: Corrector, columns: F
     assert found.spread == pytest.approx(wanted.spread, abs=1e-5)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 1000))
 def test_voting_trees_are_equal_when_stored(seed: int) -> None:
     """Median and spread are those of scikit-learn, also for layers on thresholds."""

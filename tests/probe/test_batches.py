@@ -53,7 +53,6 @@ def bytes_of(batch: Batch, groups: Sequence[Group]) -> int:
     return footprint_bytes([known[probe_of(load)] for load in batch.loads])
 
 
-@settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_every_probe_is_in_a_pool_and_no_load_twice(groups: list[Group], network_bytes: int) -> None:
     """Every probe is loaded, and each load is in one batch, once."""
@@ -62,7 +61,6 @@ def test_every_probe_is_in_a_pool_and_no_load_twice(groups: list[Group], network
     assert {one.id for probes, _ in groups for one in probes} <= set(loads)
 
 
-@settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_what_is_subtracted_from_each_other_is_visited_together(groups: list[Group], network_bytes: int) -> None:
     """All probes of a group and their copies are consecutive in one batch, in the network's order."""
@@ -79,7 +77,6 @@ def test_what_is_subtracted_from_each_other_is_visited_together(groups: list[Gro
         assert 1 <= len(copies) <= count
 
 
-@settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_a_pool_touches_about_what_the_network_does(groups: list[Group], network_bytes: int) -> None:
     """A batch touches at most about 1.5 times the network's bytes, and on average two thirds if probes suffice."""
@@ -92,7 +89,6 @@ def test_a_pool_touches_about_what_the_network_does(groups: list[Group], network
     assert sum(touched) >= min(available, network_bytes)
 
 
-@settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_nothing_is_copied_in_vain(groups: list[Group], network_bytes: int) -> None:
     """Copies are loaded only while the probes touch less than the network."""
@@ -105,7 +101,7 @@ def test_nothing_is_copied_in_vain(groups: list[Group], network_bytes: int) -> N
         assert touched < network_bytes + max(footprint_bytes(probes) for probes, _ in groups)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 700), st.integers(1, 3), st.integers(SESSION_BYTES, 1 << 30))
 def test_the_number_of_loads_is_bounded(layers: int, count: int, network_bytes: int) -> None:
     """A batch has at most the loads that a device holds plus one group, and no more copies than the layer occurs."""
@@ -143,7 +139,7 @@ def test_only_warm_visits_begin_with_an_untimed_run(visits: Visits, warmup: int)
     assert Batch(("a",), visits).warmup == Batch(("a",), visits, 3).warmup == warmup
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, MAX_BATCH_WEIGHT_BYTES + 1), max_size=40), st.sampled_from(["cold", "warm"]))
 def test_batches_hold_what_a_device_can(sizes: list[int], visits: Visits) -> None:
     """Batches have all probes once, in order; only a single probe exceeds the limit; no two batches could be one."""

@@ -320,7 +320,7 @@ def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_pa
     visit = browser.open(path, color_scheme="light")
     visit.page.emulate_media(color_scheme="dark")
     visit.page.wait_for_timeout(500)
-    for _ in range(100):
+    for _ in range(3000):
         if _canvases(visit.page) == 3:
             break
         visit.page.wait_for_timeout(100)

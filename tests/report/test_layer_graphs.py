@@ -44,7 +44,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
     return count, draw(st.lists(ends, unique=True, max_size=40)) if count > 1 else []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs())
 def test_data_flows_to_the_right_and_no_layer_hides_another(graph: tuple[int, list[tuple[int, int]]]) -> None:
     """Every edge leads to the right from its layer to its reader, and no two layers overlap."""

@@ -12,7 +12,8 @@ from page_browser import Browser
 from harness.fleet.store import Acceptance
 from harness.nightly.set_comparison import subject_id
 from harness.nightly.set_history import SetHistory
-from harness.report.nights.night_history import MAX_FIGURES, render_history, write_history
+from harness.report.nights import night_history
+from harness.report.nights.night_history import render_history, write_history
 from harness.slowdowns.subject_history import SubjectHistory, histories
 
 HOSTILE = "<script>alert(1)</script>"
@@ -67,21 +68,25 @@ def test_slower_layer_stands_first_when_sorted_by_its_step(
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...]) -> None:
+def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """An accepted step is shown with its reason and not in the colour of warnings."""
+    monkeypatch.setattr(night_history, "MAX_FIGURES", 1)
     assert "bad" in render_history([history(subjects)], "").partition("</table>")[0].partition("<table>")[2]
     page = render_history([history(subjects, accepted="compiler 2.1")], "")
     table = page.partition("</table>")[0].partition("<table>")[2]
     assert "compiler 2.1" in table and "bad" not in table
 
 
-def test_only_the_first_subjects_have_figures_and_all_have_curves(subjects: tuple[SubjectHistory, ...]) -> None:
+def test_only_the_first_subjects_have_figures_and_all_have_curves(
+    subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Above the limit of figures the page says how many subjects have a curve only; those with steps have figures."""
+    monkeypatch.setattr(night_history, "MAX_FIGURES", 8)
     layers = [one for one in subjects if one.subject.kind == "layer"]
     many = tuple(
         replace(one, subject=replace(one.subject, name=f"{at} {one.subject.name}")) for at in range(5) for one in layers
     )
     page = render_history([history((*subjects, *many))], "")
     assert page.count('class="curve"') == len(subjects) + len(many)
-    assert page.count("data-figure=") == MAX_FIGURES
-    assert f"{len(subjects) + len(many) - MAX_FIGURES} subjects without a step have no figure" in page
+    assert page.count("data-figure=") == 8
+    assert f"{len(subjects) + len(many) - 8} subjects without a step have no figure" in page

@@ -50,7 +50,7 @@ def ruff(*words: str | Path) -> list[dict[str, str]]:
     """Return what ruff finds with the project's settings."""
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
     command += ["--config", str(ROOT / "pyproject.toml"), *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False)
     assert done.returncode in (0, 1), done.stderr.decode()
     found: list[dict[str, str]] = json.loads(done.stdout)
     return found

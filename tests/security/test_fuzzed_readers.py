@@ -53,7 +53,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     seeds = chosen.seeds()
     results = {True: 0, False: 0}
 
-    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True, database=None)
+    @settings(max_examples=EXAMPLES[name], derandomize=True, database=None)
     @given(st.integers(0, len(seeds) - 1), st.integers(0, 2**32), st.integers(1, 4))
     def read_changed(number: int, seed: int, changes: int) -> None:
         data, draw = seeds[number], random.Random(seed)
@@ -67,7 +67,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     assert results[True] > EXAMPLES[name] / least, f"too few inputs pass the checks: {results}"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50, derandomize=True, database=None)
 @given(st.sampled_from(NAMES), st.binary(max_size=300))
 def test_any_bytes_are_refused_or_read(name: str, data: bytes) -> None:
     """Random bytes raise only the documented errors."""
@@ -90,7 +90,7 @@ def test_command_without_atheris_says_so() -> None:
     """Without atheris, `python -m fuzz` fails, says that nothing was fuzzed, and what to install."""
     program = "import runpy, sys; sys.modules['atheris'] = None; runpy.run_module('fuzz', None, '__main__')"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert "atheris is not installed" in done.stderr and ".[fuzz]" in done.stderr
 
@@ -114,5 +114,5 @@ def test_input_that_crashes_a_library_is_read_again_in_the_isolated_process(tmp_
     path = tmp_path / "input"
     path.write_bytes(b"no network")
     command = [sys.executable, "-m", "fuzz.replay", "networks", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "REFUSED\n"

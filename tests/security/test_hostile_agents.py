@@ -25,7 +25,7 @@ PROBE = LoadRequest("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "f
 PATIENT = Deadlines(lease_ttl_s=60.0, start_s=30.0, reply_s=30.0, load_s=30.0, run_s=30.0, margin_s=1.0)
 HASTY = Deadlines(lease_ttl_s=2.0, start_s=30.0, reply_s=2.0, load_s=0.5, run_s=0.5, margin_s=0.5)
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 
 REFUSED: dict[str, tuple[type[HarnessError], str]] = {
     "text before the greeting": (ProtocolError, "prints a text before the agent answers"),

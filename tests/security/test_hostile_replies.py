@@ -103,7 +103,7 @@ def session_with(device: Device, leased: bool = True) -> Iterator[AgentSession]:
         tracemalloc.stop()
         session.close()
         device.stream.close()
-        device.thread.join(10)
+        device.thread.join(300)
 
 
 @pytest.mark.parametrize("type", ["hello", "error", "lease", "end", "heartbeat"])
@@ -175,7 +175,7 @@ def test_last_words_have_an_end(header: dict[str, object] | None, monkeypatch: p
     def answer(device: Device, frame: wire.Frame) -> None:
         polite(device, frame)
         if frame.type == "lease":
-            begin.wait(10)
+            begin.wait(300)
             if header is not None:
                 device.flood(header)
             for _ in range(1 << 40):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -126,18 +127,23 @@ def test_a_device_that_takes_its_time_is_given_up(
     bench: Bench, whole: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device that reports short runs and takes long ones is given up after the wall time; a later run resumes."""
+    wall_s = 0.0
 
     def alter(frame: wire.Frame) -> Iterator[wire.Frame]:
         if frame.type == "end":
-            time.sleep(0.6)
+            time.sleep(wall_s / 5)
         yield frame
 
-    with monkeypatch.context() as patch:
-        alter_agents(patch, alter)
-        with pytest.raises(CampaignIncomplete, match=r"did not finish within 3 s.*--time-limit") as given_up:
-            bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0), connect=open_session)
+    before: list[Any] = []
+    for wall_s in (3.0, 15.0, 75.0):  # a busy machine may take seconds to begin
+        with monkeypatch.context() as patch:
+            alter_agents(patch, alter)
+            with pytest.raises(CampaignIncomplete) as given_up:
+                bench.profile(policy=RepeatPolicy(runs=4, wall_s=wall_s), connect=open_session)
+        if before := bench.visits(1):
+            break
+    assert re.search(f"did not finish within {wall_s:g} s.*--time-limit", str(given_up.value))
     assert (given_up.value.exit_code, given_up.value.fault) == (5, "device")
-    before = bench.visits(1)
     assert 0 < len(before) < len(whole)
     assert bench.profile(policy=FOUR, connect=open_session).resumed
     assert bench.visits(1) == whole
@@ -157,8 +163,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_a_run_that_is_cancelled_in_vain_is_ended(bench: Bench, scripted: Callable[[str], None]) -> None:
     """A device that goes on with a run after its time was up and the run cancelled is given up in its middle."""
     scripted("slow_visits")
-    with pytest.raises(DeviceTooSlow, match=r"within 3 s. It does not end a run that was cancelled"):
-        bench.profile(policy=RepeatPolicy(runs=4, wall_s=3.0), connect=open_session)
+    for wall_s in (3, 15, 75):  # a busy machine may take seconds to begin
+        with pytest.raises(DeviceTooSlow) as given_up:
+            bench.profile(policy=RepeatPolicy(runs=4, wall_s=wall_s), connect=open_session)
+        if "cancelled" in str(given_up.value):
+            break
+    assert f"within {wall_s} s. It does not end a run that was cancelled" in str(given_up.value)
     assert bench.visits(1) == []
 
 

@@ -23,7 +23,7 @@ HASTE = {
     "authentication_that_does_not_answer": {"auth_timeout_s": 0.3},
 }
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

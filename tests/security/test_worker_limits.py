@@ -21,7 +21,7 @@ from device_agents import wire
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys

@@ -364,7 +364,7 @@ def _serve(stream: socket.socket, case: str, key: paramiko.PKey) -> None:
         transport.add_server_key(key)
         transport.start_server(server=server)
         channel = transport.accept(60)
-        if channel is None or not server.is_ready.wait(60):
+        if channel is None or not server.is_ready.wait(300):
             return
         time.sleep(TICK_S)  # so that the answer to the request is on its way
         {**AGENT, **SFTP}[case](channel)

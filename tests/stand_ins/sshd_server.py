@@ -206,7 +206,7 @@ def running_sshd(
 
 def _wait_for(process: subprocess.Popen[bytes], server: Sshd) -> None:
     """Wait for its log to say so: a connection to a port without listener may take that port for itself."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while "Server listening on" not in server.log.read_text():
         assert time.monotonic() < deadline and process.poll() is None, f"no sshd: {server.log.read_text()}"
         time.sleep(0.01)

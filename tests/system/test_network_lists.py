@@ -47,6 +47,7 @@ def refused(outcome: Outcome) -> dict[str, str]:
     return {one["file"]: one["kind"] for one in found}
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_list_is_measured_without_its_refused_networks(harness: Harness, files: dict[str, str]) -> None:
     """Profile, estimate and validate go on with the networks that are left, list the others, and exit with 3."""
     names = ("torn", "first", "open", "foreign", "second", "missing")
@@ -98,6 +99,7 @@ def test_strict_measures_nothing(harness: Harness, files: dict[str, str], odd: s
     assert all(json.loads(settings)["purpose"] == "golden" for (settings,) in purposes)
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_python_results_carry_the_refused_networks(harness: Harness, files: dict[str, str]) -> None:
     """Each function returns what is left with the refusals; a single network raises its own error."""
     folder = harness.workspace

@@ -39,6 +39,7 @@ ODD: dict[str, Callable[[], ModelProto]] = {
 }
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_odd_but_valid_networks_work(harness: Harness, tmp_path: Path) -> None:
     """Unusual valid networks go through profile, table, estimate and validate with full coverage."""
     networks = [save(build(), tmp_path / f"{name}.onnx") for name, build in ODD.items()]
@@ -74,6 +75,7 @@ def _of_dtype(dtype: int, name: str) -> ModelProto:
     )
 
 
+@pytest.mark.usefixtures("any_speed")
 @pytest.mark.parametrize(
     ("dtype", "device"),
     [("float16", "cpu01"), ("double", "cpu01"), ("int32", "null01"), ("int64", "cpu01"), ("bool", "cpu01")],

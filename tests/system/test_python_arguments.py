@@ -104,6 +104,7 @@ def test_a_name_of_any_length_is_an_unknown_device() -> None:
         harness.estimate(RELU, device="x" * 500, dims={"rows": 1})
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_numbers_of_numpy_are_numbers() -> None:
     """Sizes, counts, seeds and times from arrays measure and estimate what plain numbers do."""
     sizes, two = {"rows": np.int64(1)}, np.int64(2)
@@ -149,6 +150,7 @@ def test_wrong_options_of_the_compiler_are_shown_by_their_name() -> None:
         CALLS["emulate"](compiler=harness.CompilerOptions(chains="x"))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_refused_seed_leaves_the_journal_whole() -> None:
     """After a seed that the journal cannot hold, the workspace measures and builds as before."""
     with pytest.raises(harness.errors.UsageError, match=r"^seed is -1"):

@@ -105,7 +105,11 @@ def test_every_command_of_the_tutorial_works(tmp_path: Path, runtime_folder: Pat
         for block in blocks:
             board.obey_authorized_keys()
             words = ["bash", "-euo", "pipefail", "-c", named + block.commands]
-            done = subprocess.run(words, cwd=workspace, env=environment, capture_output=True, text=True, timeout=240)
+            done = subprocess.run(words, cwd=workspace, env=environment, capture_output=True, text=True, timeout=600)
+            for _ in range(5):
+                if done.returncode != UNSTABLE or not re.search(r"(speed|latency) of board .*changed", done.stderr):
+                    break  # else the page advises to run the command again
+                done = subprocess.run(words, cwd=workspace, env=environment, capture_output=True, text=True)
             if done.returncode == UNSTABLE and "The machine is noisy" in done.stderr:
                 continue  # the page says what this means
             assert done.returncode == 0, f"{block.commands}\n{done.stdout}\n{done.stderr}"

@@ -20,9 +20,7 @@ from harness.fleet.health import check_golden
 from harness.fleet.store import FleetStore
 from harness.measure.profiling import profile_networks
 
-FEW = RepeatPolicy(runs=3)
-MORE = RepeatPolicy(runs=6)
-"""Runs after which null probes on the wall clock of a busy machine do not only scatter."""
+RUNS = RepeatPolicy(runs=15)
 
 
 @pytest.fixture
@@ -38,6 +36,7 @@ def fingerprints(harness: Harness) -> list[dict[str, str]]:
     return [{name: one[name] for name in ("batch", "threads") if name in one} for one in kept]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_batch_has_a_campaign_and_a_table_of_its_own(harness: Harness, network: Path) -> None:
     """Each table is used for its batch alone, also if another one is newer; a batch without a table is an error."""
     options = ("--device", "null01")
@@ -61,6 +60,7 @@ def test_a_batch_has_a_campaign_and_a_table_of_its_own(harness: Harness, network
     assert named.json["networks"][0]["coverage"]["measured"] == 0, "a batch has keys of its own"
 
 
+@pytest.mark.usefixtures("devices_in_process")
 def test_a_network_without_such_a_batch_does_not_end_the_others(harness: Harness, network: Path) -> None:
     """It is refused by file, reason and next step; the others are measured with the batch."""
     mixing = model(
@@ -82,7 +82,7 @@ def test_threads_replace_those_of_the_inventory(harness: Harness, network: Path)
     workspace = Workspace(harness.workspace)
     tables = []
     for threads in (None, 2):
-        request = ProfileRequest("cpu01", (str(network),), policy=MORE, threads=threads)
+        request = ProfileRequest("cpu01", (str(network),), policy=RUNS, threads=threads)
         with open_run(
             BUILT_IN["cpu01"], workspace, variant=request.variant
         ) as run:  # a busy machine has no steady speed
@@ -93,7 +93,7 @@ def test_threads_replace_those_of_the_inventory(harness: Harness, network: Path)
     assert [table.clock for table in tables] == ["cpu", "wall"]
     assert tables[1].repeatability >= 0.05  # what sums with several threads differ by
     lab = {"device": "cpu01", "workspace": workspace}
-    validations = [package.validate(network, threads=threads, processes=1, policy=FEW, **lab) for threads in (None, 2)]
+    validations = [package.validate(network, threads=threads, processes=1, policy=RUNS, **lab) for threads in (None, 2)]
     assert [one.lut for one in validations] == [table.name for table in tables]
     assert [one.fingerprint_changes for one in validations] == [(), ()]
     with pytest.raises(errors.LutMismatch, match="not for 2 threads"):

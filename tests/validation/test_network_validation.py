@@ -13,8 +13,8 @@ import pytest
 from command_line import Harness
 from nullbench import DEVICE, Bench, build_network
 
+from device_agents.backends.null import NullBackend
 from harness import validate
-from harness.device.variant import Variant
 from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
@@ -202,11 +202,12 @@ def test_only_open_networks_are_measured_in_further_processes(bench: Bench) -> N
     assert [len(whole_latency(found.processes, one.id, "cpu").processes_s) for one in (early, late)] == [3, 4]
 
 
+@pytest.mark.usefixtures("devices_in_process")
 @pytest.mark.parametrize(("disturbed", "processes", "counted"), [(2, 5, 3), (5, 6, 6), (9, 6, 6)])
 def test_processes_that_other_programs_disturbed_are_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, disturbed: int, processes: int, counted: int
 ) -> None:
-    """With several threads, other processes replace those that were disturbed; all count if fewer than two were not."""
+    """On the wall clock, others replace processes that were disturbed; all count if fewer than two were not."""
     network = network_probe(load_network(str(build_network(bench.root / "net.onnx"))))
     reference = reference_probe()
     probes = {one.id: one for one in (reference, network)}
@@ -219,9 +220,10 @@ def test_processes_that_other_programs_disturbed_are_replaced(
         return any(one is samples for one in seen[:disturbed])
 
     monkeypatch.setattr(whole_networks, "is_mostly_preempted", is_one_of_the_first)
-    table = replace(bench_table(bench), device="cpu01", clock="wall")
+    table = replace(bench_table(bench), clock="wall")
+    monkeypatch.setattr(NullBackend, "clock", "wall")
     rules = {network.id: Undecided(1.0, (0.9, 1.1), 0.0, 3)}
-    wanted = ProcessPlan(plan, rules, RepeatPolicy(runs=3), variant=Variant(threads=2))
+    wanted = ProcessPlan(plan, rules, RepeatPolicy(runs=3))
     found = measure_processes(table, bench.workspace, wanted, ignore, threading.Event())
     assert (len(found.processes), found.stops) == (processes, {network.id: "most processes"})
     assert len(whole_latency(found.processes, network.id, "wall").processes_s) == counted

@@ -96,7 +96,8 @@ class DaskEngine:
             try:
                 yield client
             finally:
-                client.close(timeout=_SLICE_S if client.status != "running" else self.connect_s)
+                with contextlib.suppress(TimeoutError):  # the error before it is the one to report
+                    client.close(timeout=self.connect_s)
 
 
 @dataclass

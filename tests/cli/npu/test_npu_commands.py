@@ -263,7 +263,7 @@ def _shell(script: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Runs a script of bash in which `$H` is the harness and `$1`, `$2`, … are the words."""
     environment = {**os.environ, "H": f"{sys.executable} -m harness"}
     command = ["bash", "-c", f"set -o pipefail; {script}", "bash", *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])

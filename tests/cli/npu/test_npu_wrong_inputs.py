@@ -120,7 +120,7 @@ def test_program_for_another_machine_is_refused(npu: Npu, tmp_path: Path) -> Non
     npu.refuses(3, "run", path, mentions=("SB", "sb_bytes"))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 def test_mutated_program_is_a_program_or_refused(
     npu: Npu, network: Path, tmp_path: Path, changes: list[tuple[int, int]]

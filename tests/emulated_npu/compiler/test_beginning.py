@@ -27,7 +27,7 @@ def _without_last(network: NetworkCase) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_the_beginning_of_a_network_has_its_chains_and_its_values(data: st.DataObject) -> None:
     """The first layers end their chains where the network does, and have the values that they have in it."""
     network = data.draw(random_networks())

@@ -83,7 +83,7 @@ def depthwise_and_dense(blocks: int = 2, channels: int = 8, size: int = 24) -> N
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18)
 def test_values_are_the_same_in_every_order(data: st.DataObject) -> None:
     """Whichever queue runs ahead, random networks have ONNX Runtime's values, and the bits of every other order.
 
@@ -119,7 +119,7 @@ def test_values_of_networks_do_not_change(name: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12)
 def test_a_second_compute_queue_makes_no_random_network_slower(data: st.DataObject) -> None:
     """For two compute queues a network takes at most 1 % longer, and 16 instructions, whose time is not predicted."""
     network = data.draw(random_networks())
@@ -197,7 +197,7 @@ def test_an_order_as_if_one_unit_were_half_as_fast_can_take_less_time() -> None:
 
 
 @given(st.lists(commands(), max_size=14), st.integers(1, 14), st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 def test_an_order_keeps_conflicts_and_streams(program: list[Command], window: int, seed: int) -> None:
     """For any durations and window, conflicting commands keep their order, and so do loads, stores, and each layer."""
     numbered = [replace(each, peer=place) for place, each in enumerate(program)]  # equal commands differ

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scratchpad import Array, dense
 from test_functional import DOUBLE, X, program
@@ -208,7 +208,7 @@ def mutated(draw: st.DrawFn) -> Command:
     return command
 
 
-BUSY = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BUSY = settings(max_examples=300)
 
 
 @BUSY
@@ -225,7 +225,6 @@ def test_mutated_commands(command: Command) -> None:
     check(command)
 
 
-@settings(max_examples=100, deadline=None)
 @given(meaningful((Function.COPY, Function.FILL, Function.LOAD)))
 def test_meaningful_commands_mostly_compute(command: Command) -> None:
     """The fuzzed commands reach the evaluators: an element-wise command on floats is not refused."""
@@ -278,7 +277,7 @@ def test_the_program_that_is_mutated_runs() -> None:
     assert run_guarded(SOUND, 1)[0] == "done"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_mutated_programs(changes: list[tuple[int, int]]) -> None:
     """A program with some bytes replaced ends with outputs or an emulator error, inside its memories."""

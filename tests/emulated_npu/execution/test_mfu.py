@@ -103,7 +103,7 @@ def convolve(x: Array, w: Array, outputs: tuple[int, ...], chosen: Settings, **m
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 @given(geometries(), st.integers(1, 5), st.integers(1, 5), st.integers(0, 1 << 32))
 def test_convolution(geometry: Windowing, inputs: int, outputs: int, seed: int) -> None:
     """Every kernel, stride, dilation and padding along three axes gives ONNX Runtime's values."""
@@ -171,7 +171,7 @@ def test_half_precision_sums_in_single() -> None:
 
 
 @same_bits
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24)
 @given(st.data(), st.sampled_from([1, 3, 27, 64, 147, 576]), st.sampled_from([1, 2, 7, 16, 64, 100]))
 def test_rows_do_not_depend_on_each_other(data: st.DataObject, reduced: int, columns: int) -> None:
     """Any block of rows of a product has the same bits as in the whole product."""
@@ -183,7 +183,7 @@ def test_rows_do_not_depend_on_each_other(data: st.DataObject, reduced: int, col
 
 
 @same_bits
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18)
 @given(st.integers(1, 11), st.integers(1, 11), st.integers(1, 2))
 def test_tiles_have_the_bits_of_the_whole(top: int, left: int, stride: int) -> None:
     """A 3x3 convolution of a map in four tiles equals that of the whole map bit for bit."""
@@ -199,7 +199,7 @@ def test_tiles_have_the_bits_of_the_whole(top: int, left: int, stride: int) -> N
                 np.testing.assert_array_equal(convolve(part, w, outputs, chosen), whole[:, rows, columns])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 @given(geometries(pooling=True), st.integers(1, 4), st.integers(0, 1 << 32))
 def test_maximum_pooling(geometry: Windowing, channels: int, seed: int) -> None:
     """Padding is never the maximum, whatever the window."""
@@ -213,7 +213,7 @@ def test_maximum_pooling(geometry: Windowing, channels: int, seed: int) -> None:
     np.testing.assert_array_equal(np.maximum(ours, lowest), channels_last(theirs))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 @given(geometries(pooling=True), st.integers(1, 4), st.booleans(), st.integers(0, 1 << 32))
 def test_average_pooling(geometry: Windowing, channels: int, counted: bool, seed: int) -> None:
     """The average equals ONNX Runtime's, with and without counting the padding."""
@@ -236,7 +236,7 @@ def test_windows_that_lie_outside() -> None:
     assert highest.item() == -np.inf and average.item() == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 @given(geometries(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1 << 32))
 def test_depthwise_convolution(geometry: Windowing, channels: int, multiplier: int, seed: int) -> None:
     """Every channel is convolved with its own kernels, with scale, shift, residual and activation."""

@@ -67,7 +67,7 @@ def _task(network: NetworkCase, machine: Machine) -> PartitionTask:
     return PartitionTask(graph, machine, DIRECT, nodes, traverse(nodes.graph), sum(nodes.times_ps), of_kinds=found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 @given(sound_programs(), st.integers(0, 2), st.integers(1, 3))
 def test_a_core_without_peers_has_the_times_of_a_machine_of_its_kind(
     steps: list[IssuedStep], issue: int, depth: int

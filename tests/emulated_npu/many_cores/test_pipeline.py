@@ -58,14 +58,14 @@ def _check_drawn(data: st.DataObject, networks: st.SearchStrategy[NetworkCase]) 
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=18)
 def test_random_networks_on_random_machines(data: st.DataObject) -> None:
     """A network has ONNX Runtime's values in any order of the queues, or an error with demand and limit."""
     _check_drawn(data, random_networks())
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_random_chains_of_windows(data: st.DataObject) -> None:
     """Networks of convolutions, pools, residuals and concatenations on larger maps have ONNX Runtime's values."""
     _check_drawn(data, random_networks(WINDOWS, 7, 40))
@@ -73,7 +73,7 @@ def test_random_chains_of_windows(data: st.DataObject) -> None:
 
 @pytest.mark.long
 @given(st.data())
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1500, suppress_health_check=list(HealthCheck))
 def test_many_random_networks(data: st.DataObject) -> None:
     """The same at length."""
     _check_drawn(data, random_networks(most_nodes=9, most_pixels=40))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import ORDERS, NetworkCase, network_of, relative_error, small_machine
 from random_networks import WINDOWS, all_options, machines_for, random_networks
@@ -127,7 +127,7 @@ def test_a_pipeline_without_fetches_is_faster_where_memory_bounds_it() -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_random_networks_keep_their_values(data: st.DataObject) -> None:
     """Any network on any machine and division has ONNX Runtime's values for each of three inputs."""
     network = data.draw(random_networks(WINDOWS, 6, 24))

@@ -77,7 +77,7 @@ def test_every_group_gets_a_node() -> None:
     assert parts(graph, partition) == ["0", "1", "2", "3"]
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(graphs(most=9), st.data())
 def test_no_split_has_a_smaller_largest_stage(graph: NodeGraph, data: st.DataObject) -> None:
     """For any network, start, groups, storage and stage times, no feasible split has a smaller largest stage."""

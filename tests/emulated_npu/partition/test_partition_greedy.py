@@ -268,7 +268,7 @@ def _check_acyclic(graph: NodeGraph, partition: CorePartition) -> None:
             del waits[group]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(_tasks())
 def test_any_network_that_fits_is_split_within_threshold_limit_and_capability(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],
@@ -282,7 +282,7 @@ def test_any_network_that_fits_is_split_within_threshold_limit_and_capability(
     _check(graph, traversal, rule, partition)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, derandomize=True)
 @given(_tasks())
 def test_added_groups_hold_the_network_and_keep_the_threshold(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],
@@ -303,7 +303,7 @@ def test_added_groups_hold_the_network_and_keep_the_threshold(
     assert len(added) == len(partition.groups) - len(groups)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(_tasks())
 def test_the_searched_threshold_is_the_smallest(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],

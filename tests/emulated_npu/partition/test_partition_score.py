@@ -84,7 +84,7 @@ _AMOUNTS = st.builds(Workload, *[st.integers(0, 2**63 - 1)] * 5)
 _WEIGHTS = st.floats(0, 1)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, derandomize=True)
 @given(
     _AMOUNTS,
     _AMOUNTS,

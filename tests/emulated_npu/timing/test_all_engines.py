@@ -63,7 +63,7 @@ def _queues_ps(found: Timing | Formula) -> tuple[int, ...]:
     return found.io_ps, found.cp_ps, found.vfu_queue_ps, found.llc_queue_ps
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=400)
 @given(_cases(shared=True))
 def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(case: _Case) -> None:
     """Makespans and deadlocks agree, also for semaphores that several queues post and wait for."""
@@ -76,7 +76,7 @@ def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(case: _Cas
     assert (timing and timing.makespan_ps) == (None if expected is None else expected * CYCLE_PS)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250)
 @given(_cases(most_outstanding=4))
 def test_formula_and_run_agree_when_control_is_free(case: _Case) -> None:
     """The formula of S2.6 and the run give the same sums and total, or the same deadlock.
@@ -94,7 +94,7 @@ def test_formula_and_run_agree_when_control_is_free(case: _Case) -> None:
     assert timing.makespan_ps <= simulate(steps, replace(described, io_outstanding=1)).makespan_ps
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(_cases(sound=True, most_outstanding=3))
 def test_bounds_and_sums(case: _Case) -> None:
     """The busiest queue <= formula <= makespan <= all queues with control, and the parts sum exactly."""
@@ -107,7 +107,7 @@ def test_bounds_and_sums(case: _Case) -> None:
     assert sum(timing.layers) + timing.no_layer_ps == timing.makespan_ps
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300)
 @given(_cases(shared=True, most_outstanding=4))
 def test_one_core_of_many_has_the_times_of_the_single_core_engine(case: _Case) -> None:
     """Programs agree step by step, with several transfers in flight, too, and so do deadlocks."""
@@ -115,7 +115,7 @@ def test_one_core_of_many_has_the_times_of_the_single_core_engine(case: _Case) -
     check_alone(steps, replace(described, llc_queue_depth=0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(*(st.tuples(streams(queues=queues), _machines(queues)) for queues in (2, 3))), st.integers(0, 3))
 def test_streams_take_as_long_as_on_an_exact_machine(case: tuple[RandomStream, Machine], latency_ns: int) -> None:
     """For random cores, groups, chips, messages and inputs, every run begins and ends as in exact fractions.

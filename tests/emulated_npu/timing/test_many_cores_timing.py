@@ -31,7 +31,7 @@ def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
     check_alone(steps, machine(issue_cycles=1))
 
 
-@pytest.mark.parametrize("name", ["dscnn", "squeezenet"])
+@pytest.mark.parametrize("name", ["dscnn", pytest.param("squeezenet", marks=pytest.mark.long)])
 def test_a_network_alone_has_the_times_of_the_single_core_engine(name: str) -> None:
     """The program of a whole network has the same times."""
     compiled = compile_model(with_varied_weights(builtin_model(name))[0], find_machine("edge"))

@@ -65,7 +65,7 @@ def test_cores_of_other_groups_and_other_bytes_have_their_own_reads() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_loads_end_no_later_for_multicast(sizes: list[list[int]]) -> None:
     """The last of cores that only load ends no later with multicast; the bytes lie between once and once for each.
 

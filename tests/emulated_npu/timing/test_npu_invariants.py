@@ -98,7 +98,7 @@ def _check_buffers(compiled: Compiled) -> None:
 
 
 @given(programs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_random_programs_keep_every_invariant(compiled: Compiled) -> None:
     """Random programs keep bounds and sums, fit the machine, survive encoding, and are no slower on faster machines."""
     _check(compiled)

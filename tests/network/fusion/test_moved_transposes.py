@@ -132,7 +132,7 @@ def transposes(network: Network) -> int:
     return sum(node.op == "Transpose" and bool(node.inputs) for node in network.nodes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 @given(exports())
 def test_a_rewritten_export_computes_the_same(model: ModelProto) -> None:
     """Whatever is left out, the numbers stay, all types fit, and a second rewrite finds nothing."""
@@ -143,7 +143,7 @@ def test_a_rewritten_export_computes_the_same(model: ModelProto) -> None:
     assert [node.index for node in rewritten.nodes] == [node.index for node in network.nodes]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(exports())
 def test_the_runtime_executes_the_same_of_both(model: ModelProto) -> None:
     """ONNX Runtime makes the same operators of the file and of the rewritten network."""

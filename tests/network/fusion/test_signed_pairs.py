@@ -142,6 +142,7 @@ def test_a_rule_decides_whether_layers_are_unsigned() -> None:
     assert [layer.key for layer in cut(as_executed(network, RULES), RULES)] == [layer.key for layer in layers]
 
 
+@pytest.mark.usefixtures("any_speed")
 @pytest.mark.parametrize("number_format", ["float32", SIGNED])
 def test_layers_are_measured_as_they_are_looked_up(number_format: str, tmp_path: Path) -> None:
     """A campaign holds each layer into which its rules cut the file; they cover signed pairs even if it has none."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
@@ -112,7 +112,6 @@ def scanning_models(draw: st.DrawFn) -> ModelProto:
 
 
 @given(looping_models() | scanning_models())
-@settings(max_examples=100)
 def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
     """The iterations of a Loop or Scan give the values that ONNX Runtime computes from it."""
     network = prepared(model)

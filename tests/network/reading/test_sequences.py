@@ -50,7 +50,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_changed_sequences(program: tuple[list[Any], dict[str, Any]]) -> None:
     """Tensors that are inserted, erased, chosen and joined give the values of the file."""
     nodes, constants = program

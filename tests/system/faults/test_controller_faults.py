@@ -80,7 +80,7 @@ def fork_server() -> Iterator[subprocess.Popen[str]]:
         yield process
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(30)
+        process.wait(300)
 
 
 @pytest.fixture

@@ -29,21 +29,21 @@ def _instructions(items: Sequence[Item]) -> int:
     return len(emit(items)[0]) // INSTRUCTION_BYTES
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 @given(programs())
 def test_the_control_unit_issues_exactly_the_items(items: list[Item]) -> None:
     """Items that are emitted and sequenced keep their addresses, descriptors, settings and layers."""
     _steps(items)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(programs(), min_size=2, max_size=6))
 def test_one_loop_nest_leaves_no_wrong_state_to_the_next(parts: list[list[Item]]) -> None:
     """Consecutive loop nests do not depend on the earlier contents of registers and slots."""
     _steps([item for part in (*parts, *parts[:2]) for item in part])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 @given(st.lists(programs(), min_size=1, max_size=3), st.integers(0, 2))
 def test_scarce_registers_and_slots(parts: list[list[Item]], more: int) -> None:
     """If a loop needs more registers or slots than there are, every iteration sets them again."""

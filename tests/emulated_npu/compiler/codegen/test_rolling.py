@@ -48,14 +48,14 @@ def _at(entry: RolledItem, indices: tuple[int, ...]) -> Item:
     return item
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 @given(programs())
 def test_unrolling_inverts_roll(items: list[Item]) -> None:
     """The loops unroll to the same items in the same order."""
     assert _unrolled(roll(items)) == items
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18)
 @given(programs())
 def test_rolling_never_grows_and_advance_peels_iterations(items: list[Item]) -> None:
     """There are no more entries than items, and the single iterations of a loop add up to the loop."""

@@ -52,7 +52,7 @@ def _tables(draw: st.DrawFn) -> tuple[list[float], list[float]]:
 
 
 @given(table=_tables(), shape=st.sampled_from([(1, 3), (1, 5, 7), (2, 3, 9, 4)]), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 def test_a_table_has_the_values_of_its_segments(
     table: tuple[list[float], list[float]], shape: tuple[int, ...], seed: int
 ) -> None:

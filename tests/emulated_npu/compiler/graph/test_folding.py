@@ -310,7 +310,7 @@ NUMBERS = {
 
 
 @given(networks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_networks_compute_what_they_say(case: tuple[list[NodeProto], tuple[str, ...]]) -> None:
     """Folding, views and writing in place keep the outputs of ONNX Runtime."""
     nodes, outputs = case

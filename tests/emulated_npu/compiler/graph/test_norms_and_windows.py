@@ -17,7 +17,7 @@ from device_agents.emulated_npu.numpy_types import Array
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data(), st.integers(1, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24)
 def test_norms(shape: list[int], data: st.DataObject, p: int) -> None:
     """Both norms along any axis; where all elements are zero, the result is zero and not undefined."""
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -28,7 +28,7 @@ def test_norms(shape: list[int], data: st.DataObject, p: int) -> None:
 
 
 @given(st.data(), st.integers(1, 3), st.sampled_from([1, 2, 3, 4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_pooling_by_norms(data: st.DataObject, count: int, p: int) -> None:
     """Windows of any size, stride and padding; padding adds nothing."""
     kernel, strides = ([data.draw(st.integers(1, 3)) for _ in range(count)] for _ in range(2))
@@ -58,7 +58,7 @@ def test_binarizer() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_layer_normalisation_over_any_axes(data: st.DataObject) -> None:
     """Layer normalisation from any axis on, with factors of fewer axes, and without a bias."""
     shape = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))

@@ -79,7 +79,7 @@ def _node(op: str, attributes: dict[str, Any], operands: dict[str, Array], outpu
 
 @pytest.mark.parametrize("op", GATES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_recurrent_nodes(op: str, data: st.DataObject) -> None:
     """Directions, lengths, initial states, biases, peepholes and all activations give the runtime's values."""
     attributes, operands = data.draw(_cases(op))

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 
 @given(st.data(), st.integers(0, 1), st.sampled_from(["zeros", "border", "reflection"]), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30)
 def test_sampling_by_a_grid(data: st.DataObject, align: int, padding: str, computed: bool) -> None:
     """Every mode and padding over two and three axes, far outside of the map too; the grid is constant or an input."""
     axes = data.draw(st.integers(2, 3))
@@ -77,7 +77,7 @@ def test_affine_grids(size: tuple[int, ...], align: int) -> None:
 
 
 @given(st.data(), st.integers(1, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 def test_columns_to_images(data: st.DataObject, count: int) -> None:
     """Blocks of any size, stride, dilation and padding are added where they overlap, as ONNX defines it."""
     image, block, strides, dilations = (

@@ -31,7 +31,7 @@ def _tensors(draw: st.DrawFn) -> tuple[Array, int]:
 
 
 @given(_tensors(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_top_k(case: tuple[Array, int], data: st.DataObject) -> None:
     """Any count, axis, order and type gives the runtime's results, also among equal and infinite elements."""
     x, axis = case

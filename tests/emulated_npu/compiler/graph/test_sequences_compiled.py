@@ -14,7 +14,7 @@ from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 def test_cumulative_sums(shape: list[int], data: st.DataObject) -> None:
     """Sums along any axis, in both directions, with the element itself or without."""
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -25,7 +25,7 @@ def test_cumulative_sums(shape: list[int], data: st.DataObject) -> None:
 
 
 @given(st.data(), st.integers(0, 1), st.integers(1, 5), st.integers(1, 4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30)
 def test_reversed_sequences(data: st.DataObject, time: int, steps: int, several: int) -> None:
     """Each sequence of the batch is reversed up to its length; what follows stays."""
     lengths = np.array(data.draw(st.lists(st.integers(1, steps), min_size=several, max_size=several)))

@@ -34,7 +34,7 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], Array, Array]:
 
 
 @given(convolutions(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_convolutions(case: tuple[dict[str, Any], Array, Array], bias: bool) -> None:
     """Groups, strides, dilations and every form of padding over one to three axes; one layer with its bias.
 
@@ -67,7 +67,7 @@ def test_convolutions_by_computed_weights(groups: int, constant: tuple[str, ...]
 
 
 @given(st.data(), st.sampled_from(("MaxPool", "AveragePool")), st.integers(1, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 def test_pooling(data: st.DataObject, op: str, count: int) -> None:
     """Pooling works with strides, padding counted or not, and partial last windows."""
     numbers = st.integers(1, 3)
@@ -157,7 +157,7 @@ def test_depth_and_space(op: str, attributes: dict[str, Any]) -> None:
     st.sampled_from(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
     st.tuples(st.integers(1, 9), st.integers(1, 9)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_resize(mode: str, coordinates: str, rounding: str, sizes: tuple[int, int]) -> None:
     """Resize works in all modes and coordinates, to any size."""
     assume(not (mode == "cubic" and 1 in sizes))

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.machine import find_machine
 
 
 @given(st.data(), st.integers(1, 2), st.lists(st.integers(2, 7), min_size=2, max_size=4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 def test_fourier_transforms(data: st.DataObject, parts: int, shape: list[int]) -> None:
     """Real and complex elements, along any axis, to any length, and back."""
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -32,7 +32,7 @@ def test_fourier_transforms(data: st.DataObject, parts: int, shape: list[int]) -
 
 
 @given(st.data(), st.integers(1, 3), st.integers(2, 8), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24)
 def test_spectrograms(data: st.DataObject, batch: int, length: int, step: int) -> None:
     """Frames at any step, with a window or without, in one side or two."""
     x = values((batch, data.draw(st.integers(length, 24)), 1))

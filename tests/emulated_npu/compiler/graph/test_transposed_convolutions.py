@@ -49,7 +49,7 @@ def _cases(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int,
 
 
 @given(_cases(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_transposed_convolutions(case: tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]], bias: bool) -> None:
     """Any stride, dilation, padding, output padding and group, over one to three axes, gives the runtime's values."""
     attributes, read, kernel = case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, execute, network_of, relative_error, small_machine
 from odd_dft_networks import by_dft, convolution, error_of
@@ -35,7 +35,7 @@ def test_kernels_and_blocks(kernel: int, lengths: tuple[int, ...]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
     """Any kernel, also even and rectangular, works with any padding, groups, pictures and map."""
     kernel = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8)), "kernel")
@@ -58,7 +58,7 @@ def _axes(kernel: tuple[int, int], pads: list[int]) -> zip[tuple[int, int, int]]
 
 
 @given(st.data())
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6)
 def test_small_machines(data: st.DataObject) -> None:
     """In buffers of a few KiB, where every step is cut into tiles, the values are the same in every order."""
     kernel = data.draw(st.sampled_from([2, 3, 5]), "kernel")

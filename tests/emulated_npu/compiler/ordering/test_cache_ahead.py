@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from command_cases import dense
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_models import model, node
 
@@ -88,7 +88,6 @@ def _seen(items: Sequence[Item]) -> list[tuple[int, str, list[int]]]:
     st.lists(st.tuples(st.sampled_from((64, 640, 64_000, 640_000)), st.integers(0, 7), st.integers(0, 4)), max_size=12),
     st.integers(1, 3),
 )
-@settings(max_examples=100, deadline=None)
 def test_weights_through_the_cache_keep_what_every_command_reads(layers: list[_Layer], slots: int) -> None:
     """Every computation reads the same weights as before, and no feature in the cache is overwritten."""
     commands, values = _program(layers, slots)

@@ -18,7 +18,7 @@ def _weights(target: int, source: int, size: int = 16) -> Command:
     return Command(Function.LOAD, Operand(dense(Space.SB, size), target), Operand(dense(Space.DDR, size), source))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(commands(), st.integers(0, 9)), max_size=14), st.sampled_from((0.0, 0.5, 1.0)), st.booleans())
 def test_dependences_and_streams_keep_their_order(
     program: list[tuple[Command, int]], delay: float, urgent_first: bool

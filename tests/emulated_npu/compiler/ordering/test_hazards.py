@@ -26,7 +26,7 @@ def _ordered(program: list[Command]) -> list[set[int]]:
     return before
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(commands(), max_size=14))
 def test_every_conflict_is_ordered(program: list[Command]) -> None:
     """Commands that share a byte which one of them writes are ordered by dependences and stream order."""
@@ -34,7 +34,7 @@ def test_every_conflict_is_ordered(program: list[Command]) -> None:
     assert all(earlier in before[later] for earlier, later in conflicting_pairs(program))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from((load, store, compute)), st.integers(0, 8), st.integers(0, 8)), max_size=14))
 def test_dense_views_depend_only_on_what_they_share(program: list[tuple]) -> None:  # type: ignore[type-arg]
     """Views without gaps have no false dependences."""
@@ -76,7 +76,7 @@ def _slice_writers(draw: st.DrawFn) -> Command:
     return Command(function, part, outside) if function is Function.LOAD else Command(function, outside, part)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48)
 @given(st.lists(_slice_writers(), max_size=8))
 def test_every_conflict_between_slices_is_ordered(program: list[Command]) -> None:
     """Conflicting rows and channels of one map, most of which interleave, are ordered."""

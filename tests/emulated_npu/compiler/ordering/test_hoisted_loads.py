@@ -18,7 +18,7 @@ def _places(program: list[Command], window: int) -> list[int]:
     return [order.index(id(command)) for command in program]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(commands(), max_size=14), st.integers(0, 4))
 def test_conflicting_commands_keep_their_order(program: list[Command], window: int) -> None:
     """The new order is a permutation in which every two commands that share a written byte stay in order."""
@@ -27,7 +27,7 @@ def test_conflicting_commands_keep_their_order(program: list[Command], window: i
     assert all(place[earlier] < place[later] for earlier, later in conflicting_pairs(program))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(commands(), max_size=14), st.integers(0, 4))
 def test_only_loads_move_and_only_up(program: list[Command], window: int) -> None:
     """Loads keep their order, so do all other commands, and a load passes at most `window` computes."""

@@ -56,7 +56,7 @@ def _allowed(move: tuple[str, Queue], items: list[Item], waiting: dict[Queue, li
     return not isinstance(item, Wait) or levels[item.semaphore] >= item.count
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(commands(), max_size=12), st.integers())
 def test_no_schedule_violates_a_dependence(program: list[Command], seed: int) -> None:
     """For any speed of the queues, a command begins after all conflicting ones have ended, without deadlock."""
@@ -66,7 +66,7 @@ def test_no_schedule_violates_a_dependence(program: list[Command], seed: int) ->
     assert all(times[earlier][1] < times[later][0] for earlier, later in conflicting_pairs(program))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(commands(), max_size=12), st.integers())
 def test_fences_replace_synchronisation_across_layers(program: list[Command], seed: int) -> None:
     """With fences no command of a layer begins before the layer before has ended, and conflicts stay ordered."""
@@ -78,7 +78,7 @@ def test_fences_replace_synchronisation_across_layers(program: list[Command], se
             assert max(end for _, end in times[:index]) < min(start for start, _ in times[index:])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(commands(), max_size=12))
 def test_posts_and_waits_match_one_to_one(program: list[Command]) -> None:
     """On each semaphore the n-th post precedes the n-th wait, and there is a wait for every post."""

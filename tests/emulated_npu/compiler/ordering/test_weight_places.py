@@ -58,7 +58,7 @@ def _programs(draw: st.DrawFn) -> list[Command]:
     return program
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(_programs())
 def test_every_product_reads_the_same_bytes(program: list[Command]) -> None:
     """Products read what they read before, and no block leaves SB."""
@@ -67,7 +67,6 @@ def test_every_product_reads_the_same_bytes(program: list[Command]) -> None:
     assert all(0 <= byte < _SB_BYTES for each in spread for byte in _bytes_in_sb(each.target))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(65, 256), min_size=4, max_size=12))
 def test_a_block_waits_for_no_product_while_there_is_room(sizes: list[int]) -> None:
     """Blocks that all go through the same place need not wait for each other until SB is full."""

@@ -93,7 +93,7 @@ def attentions(draw: st.DrawFn) -> NetworkCase:
 
 
 @given(attentions(), st.sampled_from(WAYS), st.sampled_from(ORDERS), st.integers(1, 24), st.integers(1, 24))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18)
 def test_values_of_attention_are_right_however_it_is_cut(
     network: NetworkCase, options: Options, order: Order, nb_kib: int, sb_kib: int
 ) -> None:

@@ -55,7 +55,7 @@ def _programs(random: Random) -> tuple[dict[int, list[Command]], Mapping[int, Ph
 
 
 @given(st.integers(0, 1 << 60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250)
 def test_a_core_stores_nothing_before_others_have_ended_the_earlier_phases(seed: int) -> None:
     """In any interleaving of cores, a core that stores finds all others at its phase or later, and all cores end."""
     random = Random(seed)

@@ -38,7 +38,7 @@ def _lives(draw: st.DrawFn) -> tuple[list[Lifetime], dict[tuple[str, str], int]]
     return lives, {pair: 64 * draw(st.integers(0, 20)) for pair in pairs}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(_lives(), st.integers(0, 2))
 def test_values_overlap_only_where_one_trails_the_other(
     drawn: tuple[list[Lifetime], dict[tuple[str, str], int]], parts: int

@@ -47,7 +47,7 @@ def _code(model: bytes, machine: Machine) -> bytes:
 
 
 @given(st.data(), st.permutations(range(8)))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_programs_do_not_depend_on_what_was_compiled_before(data: st.DataObject, order: list[int]) -> None:
     """A network has the same program alone and after the same network with names in another order."""
     network = data.draw(random_networks())

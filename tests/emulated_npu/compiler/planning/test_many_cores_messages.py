@@ -63,7 +63,7 @@ def _elements(part: tuple[int, Region]) -> set[tuple[int, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_messages_are_awaited_before_they_are_needed_and_no_sooner(data: st.DataObject) -> None:
     """Each message is received once, in its sender's order, and no earlier than a load needs it."""
     places = data.draw(_places())

@@ -48,7 +48,7 @@ def _regions(data: st.DataObject, buffer: Buffer, part: Array) -> Region:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_a_region_is_that_part_of_the_value(data: st.DataObject) -> None:
     """The operand of a region addresses its elements in memory order, for any order of axes and start of the buffer."""
     buffer, order, part, memories = data.draw(buffers())
@@ -59,7 +59,7 @@ def test_a_region_is_that_part_of_the_value(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_a_view_walks_the_value(data: st.DataObject) -> None:
     """The operand of a view addresses the element at start + step * i, or one element along a repeating axis."""
     buffer, _, part, memories = data.draw(buffers())
@@ -85,7 +85,7 @@ def test_a_view_walks_the_value(data: st.DataObject) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9), st.integers(0, 9)), max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_what_lives_at_the_same_time_does_not_overlap(drawn: list[tuple[int, int, int]]) -> None:
     """Addresses are aligned and below the top, and only buffers with disjoint lifetimes share them."""
     items = [Lifetime(str(place), size, min(a, b), max(a, b)) for place, (size, a, b) in enumerate(drawn)]

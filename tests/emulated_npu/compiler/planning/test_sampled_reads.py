@@ -38,7 +38,7 @@ def strided(op: str, shape: tuple[int, ...], strides: tuple[int, int]) -> Networ
     return network_of([made], {"x": values(shape, 2)}, constants, ["y"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24)
 @given(
     st.sampled_from(("Conv", "MaxPool", "AveragePool")),
     st.tuples(st.just(1), st.integers(1, 6), st.integers(1, 40), st.integers(1, 40)),

@@ -143,7 +143,7 @@ def _repeats(geometry: Geometry, name: str) -> int:
 
 
 @given(cut_chains(("retain",)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) -> None:
     """All passes together compute or load every needed element once, and no element twice."""
     graph, geometry = cut
@@ -163,7 +163,7 @@ def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) ->
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
     """In every halo mode, a pass holds all that its layers read."""
     graph, geometry = cut
@@ -174,7 +174,7 @@ def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_what_is_held_is_new_or_was_kept(cut: tuple[Graph, Geometry]) -> None:
     """The held part of a pass is its new part and its halos, without overlap; the pass before has kept each halo."""
     graph, geometry = cut
@@ -197,7 +197,7 @@ def test_what_is_held_is_new_or_was_kept(cut: tuple[Graph, Geometry]) -> None:
 
 
 @given(cut_chains(("recompute",)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_recomputed_nothing_is_kept(cut: tuple[Graph, Geometry]) -> None:
     """Without an auxiliary buffer, a pass holds only what it computes or loads itself."""
     _, geometry = cut
@@ -209,7 +209,7 @@ def test_recomputed_nothing_is_kept(cut: tuple[Graph, Geometry]) -> None:
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_every_stored_element_is_stored_once(cut: tuple[Graph, Geometry]) -> None:
     """The stored parts of all passes divide a value that leaves the chain, and each pass holds its part."""
     graph, geometry = cut

@@ -51,7 +51,6 @@ def _blocks(layer: HardwareLayer, budget: int, array: tuple[int, int]) -> tuple[
 
 
 @given(convolutions(), st.integers(16, 6000), st.sampled_from(((4, 4), (2, 8), (16, 3))))
-@settings(max_examples=100, deadline=None)
 def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budget: int, array: tuple[int, int]) -> None:
     """Blocks divide output and input channels, keep to the budget and are adjacent."""
     layer, weights = case
@@ -73,7 +72,7 @@ def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budge
 
 
 @given(convolutions(), st.integers(200, 6000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_packed_bytes_are_what_operands_see(case: tuple[HardwareLayer, Array], budget: int) -> None:
     """The operand of a loaded block has (kernel..., channels, outputs) of the weights."""
     layer, weights = case
@@ -94,7 +93,7 @@ def test_packed_bytes_are_what_operands_see(case: tuple[HardwareLayer, Array], b
 
 
 @given(convolutions(), st.integers(16, 6000), st.integers(0, 3000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_loads_take_all_blocks_in_order(case: tuple[HardwareLayer, Array], budget: int, most: int) -> None:
     """Blocks that are fetched together are adjacent and within the limit, unless it is a single block."""
     blocks = _blocks(case[0], budget, (4, 4))
@@ -108,7 +107,7 @@ def test_loads_take_all_blocks_in_order(case: tuple[HardwareLayer, Array], budge
 
 
 @given(convolutions(), st.integers(16, 6000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_slices_are_the_layer(case: tuple[HardwareLayer, Array], budget: int) -> None:
     """The parts of a layer divided by output channels add up to its weights and outputs."""
     layer, weights = case

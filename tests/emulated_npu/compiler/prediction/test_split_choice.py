@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import network_of
 from random_networks import WINDOWS, machines_for, random_networks
@@ -51,7 +51,7 @@ def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, in
 
 
 @given(st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
     """With any splits, one or two groups of equal or different cores compute the values of one core, in any order."""
     network = data.draw(random_networks(*data.draw(st.sampled_from((((WINDOWS, 5, 16)), ((WINDOWS, 9, 8)))))))

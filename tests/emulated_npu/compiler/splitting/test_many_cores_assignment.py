@@ -114,7 +114,7 @@ def test_parts_of_a_concatenation_do_not_wait_for_each_other() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24)
 def test_random_assignments_are_possible(data: st.DataObject) -> None:
     """Every cut of every order in which data can flow is accepted, and stages lead from producers to readers."""
     graph = import_model(data.draw(random_networks()).model)

@@ -394,7 +394,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_random_networks_cut_anywhere(data: st.DataObject) -> None:
     """Any division of any network, on one chip or two, computes one core's values in every order of the queues."""
     network = data.draw(random_networks(most_nodes=8, most_pixels=16))
@@ -408,7 +408,7 @@ def test_random_networks_cut_anywhere(data: st.DataObject) -> None:
 
 @pytest.mark.long
 @given(st.data())
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 def test_many_random_networks_cut_anywhere(data: st.DataObject) -> None:
     """The same at length."""
     network = data.draw(random_networks(most_nodes=10, most_pixels=24))

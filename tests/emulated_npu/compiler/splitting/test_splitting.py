@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from onnx import NodeProto
@@ -60,7 +60,7 @@ def _close(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=36)
 def test_slices_together_are_the_layer(data: st.DataObject) -> None:
     """The slices of every layer of random networks write every element once, with the values of the layers."""
     network = data.draw(random_networks() | random_networks(WINDOWS, 5, 16))
@@ -75,7 +75,7 @@ def test_slices_together_are_the_layer(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None:
     """A program of all slices computes the values of the network."""
     network = data.draw(random_networks())

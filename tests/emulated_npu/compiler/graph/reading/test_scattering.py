@@ -32,7 +32,7 @@ def check(made: NodeProto, shapes: Sequence[Sequence[int]], places: Array, kind:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data(), REDUCTIONS, KINDS, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_elements(shape: list[int], data: st.DataObject, reduction: str, kind: str, constant: bool) -> None:
     """Updates go to places along an axis; places count from either end, and several updates of one are combined.
 
@@ -46,7 +46,7 @@ def test_elements(shape: list[int], data: st.DataObject, reduction: str, kind: s
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data(), REDUCTIONS, KINDS, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36)
 def test_rows(shape: list[int], data: st.DataObject, reduction: str, kind: str, constant: bool) -> None:
     """Updates go to rows of any number of axes."""
     depth, outer = data.draw(st.integers(1, len(shape))), data.draw(st.lists(st.integers(1, 3), max_size=2))
