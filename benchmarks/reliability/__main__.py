@@ -68,12 +68,12 @@ class Run:
 
 def fleet_part(run: Run) -> Any:
     """Run many devices under one controller."""
-    return asdict(measure_fleet(run.folder / "fleet", run.sizes.devices, run.sizes.campaigns, run.sizes.width))
+    return measure_fleet(run.folder / "fleet", run.sizes.devices, run.sizes.campaigns, run.sizes.width)
 
 
 def kills_part(run: Run) -> Any:
     """Cut controller, agent, worker and link at random moments."""
-    return [asdict(one) for one in measure_kills(run.folder / "kills", run.sizes.kills, run.seed)]
+    return measure_kills(run.folder / "kills", run.sizes.kills, run.seed)
 
 
 def golden_part(run: Run) -> Any:
