@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from device_agents.emulated_npu.execution.functional import FunctionalMachine, m
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
 from device_agents.emulated_npu.timing.cost.command_cost import macs
-from device_agents.emulated_npu.unit_commands import Command, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 ANCHOR = read_anchor("odd_dft")
 
@@ -56,7 +57,10 @@ def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], 
     number = shape[0] * -(-outputs[0] // valid[0]) * -(-outputs[1] // valid[1])
     assert counters.blocks == number
     assert counters.bins == (length * length + 1) // 2
-    assert counters.stored == (length // 2 + 1) * length
+    (one,) = compiled.graph.dft
+    transforms = [each for each in commands_of(compiled) if each.layer in one.transforms]
+    elements = sum(each.target.descriptor.elements for each in transforms if each.function is Function.CONVOLVE)
+    assert elements == 2 * number * shape[1] * (length // 2 + 1) * length
     assert counters.kernel_transforms == weights[0] * weights[1]
     assert counters.multiplications == 4 * counters.bins * weights[0] * weights[1] * number
 
@@ -67,7 +71,7 @@ def test_one_kernel_dft_however_many_blocks() -> None:
     (one,), (more,) = dft_counters(few), dft_counters(many)
     assert (one.blocks, more.blocks) == (1, 25)
     assert one.kernel_transforms == more.kernel_transforms == 12
-    assert one.setup_moves == more.setup_moves
+    assert _moves(setup_commands_of(few)) == _moves(setup_commands_of(many))
     assert not any("kernel" in name for name in many.program.layers)
     assert all("kernel" in name for name in many.program.setup.layers)
 
@@ -75,16 +79,16 @@ def test_one_kernel_dft_however_many_blocks() -> None:
 def test_every_level_is_passed() -> None:
     """Blocks pass DDR, NB, last-level cache, NB and the unit; kernel DFTs pass SB instead of NB."""
     compiled = by_dft(convolution((1, 8, 40, 40), (8, 8, 5, 5)), 15, dft_kernels="llc")
-    (counters,) = dft_counters(compiled)
+    moves, setup_moves = _moves(commands_of(compiled)), _moves(setup_commands_of(compiled))
     blocks = compiled.graph.dft[0].blocks
     high_bytes = 8 * blocks.padded[0] * blocks.padded[1] * 4
-    assert counters.moves[Space.DDR, Space.NB] >= 8 * 40 * 40 * 4
-    assert counters.moves[Space.NB, Space.LLC] >= high_bytes
-    assert counters.moves[Space.LLC, Space.NB] >= high_bytes
-    assert counters.moves[Space.LLC, Space.SB] == blocks.bins * 8 * 8 * 2 * 4
-    assert counters.moves[Space.SB, Space.NB] > 0
-    assert counters.moves[Space.NB, Space.DDR] == 8 * 36 * 36 * 4
-    assert counters.setup_moves[Space.NB, Space.LLC] >= blocks.stored * 8 * 8 * 2 * 4
+    assert moves[Space.DDR, Space.NB] >= 8 * 40 * 40 * 4
+    assert moves[Space.NB, Space.LLC] >= high_bytes
+    assert moves[Space.LLC, Space.NB] >= high_bytes
+    assert moves[Space.LLC, Space.SB] == blocks.bins * 8 * 8 * 2 * 4
+    assert moves[Space.SB, Space.NB] > 0
+    assert moves[Space.NB, Space.DDR] == 8 * 36 * 36 * 4
+    assert setup_moves[Space.NB, Space.LLC] >= blocks.stored * 8 * 8 * 2 * 4
 
 
 @pytest.mark.parametrize("level", ["llc", "ddr"])
@@ -93,7 +97,8 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
     network = convolution((1, 4, 21, 20), (3, 4, 5, 5), pads=[2] * 4)
     compiled = by_dft(network, 11, dft_kernels=level)
     (counters,) = dft_counters(compiled)
-    fetched = {space for space in (Space.LLC, Space.DDR) if counters.moves[space, Space.SB] >= 61 * 4 * 3 * 2 * 4}
+    moves = _moves(commands_of(compiled))
+    fetched = {space for space in (Space.LLC, Space.DDR) if moves[space, Space.SB] >= 61 * 4 * 3 * 2 * 4}
     assert Space[level.upper()] in fetched
     assert (Space.LLC in fetched) is (level == "llc")
     kernels = [each for layer in compiled.graph.dft[0].kernels for each in _written(setup_commands_of(compiled), layer)]
@@ -103,6 +108,18 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
     assert runs
     for space, first, end in kernels:
         assert not any(space is other and low < end and first < high for other, low, high in runs)
+
+
+def _moves(commands: list[Command]) -> Counter[tuple[Space, Space]]:
+    """Return the bytes that loads, stores and copies move, and that units read and write, by source and target."""
+    found: Counter[tuple[Space, Space]] = Counter()
+    for command in commands:
+        target = command.target.descriptor
+        moving = command.function in (Function.LOAD, Function.STORE, Function.COPY)
+        for source in command.sources:
+            read = source.descriptor
+            found[read.space, target.space] += target.bytes if moving else read.bytes
+    return found
 
 
 def _written(commands: list[Command], layer: int | None = None) -> Iterator[tuple[Space, int, int]]:
@@ -134,5 +151,4 @@ def test_without_a_last_level_cache() -> None:
     """Without a last-level cache everything lies in DDR."""
     machine = replace(EDGE, llc=Memory(0, 0.0, 0.0, 0))
     compiled = by_dft(convolution((1, 4, 21, 20), (3, 4, 5, 5)), 11, machine)
-    (counters,) = dft_counters(compiled)
-    assert all(Space.LLC not in move for move in counters.moves)
+    assert all(Space.LLC not in move for move in _moves(commands_of(compiled)))
