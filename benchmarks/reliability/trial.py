@@ -47,13 +47,8 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
-    "benchmarks.reliability.trial",
-    "fault_proxy",
-    "nullbench",
-    "harness.fleet.local_engine",
-    "harness.lut.build",
-    "onnx",
-    "paramiko",
+    *("benchmarks.reliability.trial", "fault_proxy", "nullbench", "harness.fleet.local_engine"),
+    *("harness.lut.build", "onnx", "paramiko"),
 )
 """Modules imported before a controller is forked, so that its life is that of its job."""
 _POLL_S = 0.005
