@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
-from device_agents.emulated_npu.machine import Area, area_mm2, load_preset, parse_machine, preset_names, preset_text
+from device_agents.emulated_npu.machine import area_mm2, load_preset, parse_machine, preset_names, preset_text
 from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS
+from device_agents.emulated_npu.machine.parts import Area
 from harness.npu.sweep.grid import InvalidSweep, parse_axis, scale_of, shown
 from harness.npu.sweep.machine_parameters import changed, parameters
 from harness.npu.sweep.points import SweepPoint, pareto

@@ -118,12 +118,9 @@ def simulate(
     )
 
 
-def simulate_program(
-    program: Program, machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
-) -> Timing:
+def simulate_program(program: Program, machine: Machine) -> Timing:
     """Decode a program, unroll its loops and time it. Raises `InvalidProgram`, and as `simulate`."""
-    steps = sequence(program.code, layer_of=program.layer_of)
-    return simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+    return simulate(sequence(program.code, layer_of=program.layer_of), machine)
 
 
 def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
