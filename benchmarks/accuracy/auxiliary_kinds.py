@@ -34,12 +34,7 @@ CPU_NETWORKS = ("squeezenet", "mobilenetv2", "resnet18", "dscnn", "bert_mini")
 MOST_PLAIN_ERROR = 0.11
 _HEADER = (
     *(
-        "auxiliary layer",
-        "method",
-        "networks: mean error",
-        "median",
-        "worst",
-        "within 10 %",
+        *("auxiliary layer", "method", "networks: mean error", "median", "worst", "within 10 %"),
         "inside the 95 % interval",
     ),
     *("half-width", "layers: median error", "95th percentile", "weighted by time"),

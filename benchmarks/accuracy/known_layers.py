@@ -61,13 +61,7 @@ def known_layers_section(run: Run) -> Section:
             found += errors
             rows += [_row(", ".join(names), errors)] if errors else []
     header = (
-        "mixes of",
-        "mixes",
-        "mean error",
-        "mean absolute",
-        "worst",
-        "on the processor",
-        "from layers alone",
+        *("mixes of", "mixes", "mean error", "mean absolute", "worst", "on the processor", "from layers alone"),
         "95 %",
     )
     last = [_row("**all**", found)] if found else []

@@ -1,6 +1,6 @@
 """Compares what bounds layers by the published table of npu01 with what the emulator reports: docs/accuracy.md.
 
-    python -m benchmarks.accuracy.layer_bounds [NAME ...]
+    python -m benchmarks.accuracy.layer_bounds
 
 The emulator attributes each cycle of a run to one layer and to the queue that determined it, IO or CP. A layer that the
 table calls bound by arithmetic should have most of its cycles in CP, and one bound by weights or feature maps in IO.
@@ -8,25 +8,19 @@ table calls bound by arithmetic should have most of its cycles in CP, and one bo
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, defaultdict
 
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.layer_work import DeviceRoofs, LayerWork, WorkedLayer
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_table
+from harness.network.keyed_network import keyed
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.npu.emulation import CompilerOptions, emulate
 
 NAMES = (
-    "squeezenet",
-    "mobilenetv2",
-    "resnet50",
-    "resnet18",
-    "efficientnet_b0",
-    "vit_tiny",
-    "bert_mini",
+    *("squeezenet", "mobilenetv2", "resnet50", "resnet18", "efficientnet_b0", "vit_tiny", "bert_mini"),
     "inception_v2",
 )
 _QUEUES = {"arithmetic": ("compute", "fill"), "weights": ("io",), "features": ("io",)}
@@ -56,8 +50,6 @@ def shares(name: str, table: Lut) -> tuple[float, float]:
 
 
 def _works(table: Lut, name: str) -> tuple[LayerWork | None, ...]:
-    from harness.network.keyed_network import keyed
-
     network = keyed(load_network(f"builtin:{name}"), table.rules)
     pairs = zip(network.layers, estimate_network(network, table).layers, strict=True)
     return DeviceRoofs.of(table).works([WorkedLayer(one.key.text, two.latency_s) for one, two in pairs])
@@ -65,12 +57,9 @@ def _works(table: Lut, name: str) -> tuple[LayerWork | None, ...]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="built-in networks")
-    names = parser.parse_args().names or NAMES
     table = open_table("npu01", None)
     print("| network | right | wrong | not known |\n|---|---|---|---|")
-    for name in names:
+    for name in NAMES:
         right, wrong = shares(name, table)
         print(f"| {name} | {right:.0%} | {wrong:.1%} | {1 - right - wrong:.0%} |", flush=True)
 

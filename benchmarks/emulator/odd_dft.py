@@ -15,9 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-
+from benchmarks.topologies.layers import Topology
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import ConvolutionChoice, Options
 from device_agents.emulated_npu.compiler.stages import compile_model
@@ -51,17 +49,9 @@ class Row:
 
 
 def _model(kernel: int, channels: int, size: int) -> bytes:
-    weights = np.zeros((channels, channels, kernel, kernel), np.float32)
-    shape = [1, channels, size, size]
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[kernel // 2] * 4)],
-        "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+    net = Topology("layer", 0)
+    result = net.convolve(net.image(channels, size, size), channels, kernel, bias=False)
+    return bytes(net.finished(result, channels, size, size).SerializeToString())
 
 
 def measure(kernel: int, channels: int, size: int) -> Row:

@@ -24,14 +24,9 @@ from benchmarks.performance.measuring import (
     spread,
 )
 from benchmarks.performance.page import reached_linear
-from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Graph,
-    HardwareLayer,
-    LazyConstant,
-    Value,
-    View,
-    ViewAxis,
-)
+from benchmarks.topologies.layers import Topology
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, load_preset
@@ -52,7 +47,6 @@ from device_agents.emulated_npu.unit_commands import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.unit_settings import Settings
 
 MODEL, QUICK_MODEL, PRESET = "builtin:resnet50", "builtin:dscnn", "edge"
 DEPTHS, QUICK_DEPTHS = half_decades(1, 1_000), (1, 2, 4)
@@ -109,30 +103,12 @@ def _whole_command(model: str) -> Mapping[str, float]:
 
 
 def stack(depth: int) -> Graph:
-    """Return a graph of `depth` equal 3x3 convolutions in a row, each with its own weights."""
-    shape = (1, CHANNELS, EDGE, EDGE)
-    axes = tuple(ViewAxis(size, axis) for axis, size in enumerate(shape))
-    values = {
-        f"v{index}": Value(
-            f"v{index}", shape, DataType.FLOAT32, (0, 2, 3, 1), "activation" if index else "input", index == depth
-        )
-        for index in range(depth + 1)
-    }
-    weights = (CHANNELS, CHANNELS, 3, 3)
-    layers = tuple(
-        HardwareLayer(
-            index,
-            f"conv{index}",
-            (f"conv{index}",),
-            Function.CONVOLVE,
-            (View(f"v{index}", (0, 0, 0, 0), axes),),
-            View(f"v{index + 1}", (0, 0, 0, 0), axes),
-            Settings(kernel=(1, 3, 3), pad=(0, 1, 1)),
-            LazyConstant(f"w{index}", weights, DataType.FLOAT32, (f"w{index}",), lambda array: array),
-        )
-        for index in range(depth)
-    )
-    return Graph(values, layers, ("v0",), (f"v{depth}",), (), depth)
+    """Return the graph of `depth` equal 3x3 convolutions in a row, each with its own weights."""
+    net = Topology("stack", 0)
+    x = net.image(CHANNELS, EDGE, EDGE)
+    for _ in range(depth):
+        x = net.convolve(x, CHANNELS, 3, bias=False)
+    return import_model(net.finished(x, CHANNELS, EDGE, EDGE).SerializeToString())
 
 
 def _engines(machine: Machine, tiles: tuple[int, ...], repeats: int) -> dict[str, Growth]:

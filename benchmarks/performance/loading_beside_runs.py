@@ -1,6 +1,6 @@
 """Measure what loading the next probes beside timed runs would do to the samples.
 
-    python -m benchmarks.performance.loading_beside_runs [--network builtin:resnet50] [--rounds 12]
+    python -m benchmarks.performance.loading_beside_runs
 
 One worker's backend holds a pool of a network's probes and visits it in rounds, in turn without and with a thread that
 loads probes meanwhile. Prints how much longer probes take beside loading: the median and the 90th percentile of probes.
@@ -8,7 +8,6 @@ loads probes meanwhile. Prints how much longer probes take beside loading: the m
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import statistics
@@ -24,6 +23,7 @@ from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import probe_of
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 
+NETWORK, ROUNDS, REPEATS = "builtin:resnet50", 12, 3
 CACHE_BYTES = 1 << 20
 
 
@@ -51,10 +51,10 @@ class Loader(threading.Thread):
         return self.loads
 
 
-def visit(backend: OnnxRuntimeBackend, loads: list[str], rounds: int, chance: random.Random) -> dict[str, list[int]]:
+def visit(backend: OnnxRuntimeBackend, loads: list[str], chance: random.Random) -> dict[str, list[int]]:
     """Visit a pool and return the times of its loads; the first round is not kept."""
     times: dict[str, list[int]] = {load: [] for load in loads}
-    for number in range(rounds + 1):
+    for number in range(ROUNDS + 1):
         for load in chance.sample(loads, len(loads)):
             sample = backend.run(load)
             if number:
@@ -64,12 +64,7 @@ def visit(backend: OnnxRuntimeBackend, loads: list[str], rounds: int, chance: ra
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="builtin:resnet50")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    network, chance = load_network(options.network), random.Random(0)
+    network, chance = load_network(NETWORK), random.Random(0)
     backend = create("onnxruntime", {"threads": 1})
     assert isinstance(backend, OnnxRuntimeBackend)
     one = CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
@@ -78,13 +73,13 @@ def main() -> None:
     for load in pool.loads:
         backend.load(load_request(plan.probes[probe_of(load)], load))
     loads = list(pool.loads)
-    for _ in range(options.repeats):
-        alone = visit(backend, loads, options.rounds, chance)
+    for _ in range(REPEATS):
+        alone = visit(backend, loads, chance)
         loader = Loader(backend, plan)
         loader.start()
-        beside = visit(backend, loads, options.rounds, chance)
+        beside = visit(backend, loads, chance)
         count = loader.end()
-        again = visit(backend, loads, options.rounds, chance)
+        again = visit(backend, loads, chance)
         for label, found in ((f"beside {count} loads", beside), ("alone again", again)):
             ratios = sorted(statistics.median(found[load]) / statistics.median(alone[load]) for load in loads)
             high = ratios[int(0.9 * len(ratios))]

@@ -85,11 +85,9 @@ def in_turns(tasks: Mapping[str, Task], repeats: int) -> dict[str, list[Took]]:
     return found
 
 
-def spread(values: Sequence[float], scale: float = 1.0, digits: int = 3) -> str:
+def spread(values: Sequence[float], scale: float = 1.0) -> str:
     """Return median and range, such as `2.1 [1.9, 2.4]`."""
-    median, low, high = (
-        f"{scale * value:.{digits}g}" for value in (statistics.median(values), min(values), max(values))
-    )
+    median, low, high = (f"{scale * value:.3g}" for value in (statistics.median(values), min(values), max(values)))
     return f"{median} [{low}, {high}]"
 
 

@@ -1,13 +1,12 @@
 """Where the wall time of a campaign goes: the seconds of each of its stages, without those of stages inside it.
 
-    python -m benchmarks.performance.timeline [--networks builtin:squeezenet,…]
+    python -m benchmarks.performance.timeline
 
 Prints the stages of one campaign on `cpu01` and of one over SSH on loopback.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib
@@ -92,11 +91,11 @@ class Timeline:
             self._turn()
 
 
-def show_timeline(run: Run, device: str, models: list[str], devices: str) -> None:
+def show_timeline(run: Run, device: str, devices: str) -> None:
     """Run a campaign and print its stages, with the time on the device apart from what surrounds it."""
     timeline = Timeline()
     with timeline.watching():
-        found = profiled(run, device, models, devices)
+        found = profiled(run, device, CPU_MODELS, devices)
     device_s, wall_s = found.result.device_seconds, found.took.wall_s
     rows = {**timeline.seconds, RUNS: timeline.seconds[RUNS] - device_s, "time on the device": device_s}
     print(f"{device}: {wall_s:.1f} s, {wall_s / device_s:.2f} times the time on the device")
@@ -106,14 +105,11 @@ def show_timeline(run: Run, device: str, models: list[str], devices: str) -> Non
 
 def main() -> None:
     """Run the campaigns and print their stages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default=",".join(CPU_MODELS))
-    models = parser.parse_args().networks.split(",")
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder), quick=False)
         with board(run) as devices:
             for device in ("cpu01", "board") if devices else ("cpu01",):
-                show_timeline(run, device, models, devices)
+                show_timeline(run, device, devices)
 
 
 if __name__ == "__main__":

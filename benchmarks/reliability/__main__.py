@@ -66,16 +66,6 @@ class Run:
     folder: Path
 
 
-def fleet_part(run: Run) -> Any:
-    """Run many devices under one controller."""
-    return asdict(measure_fleet(run.folder / "fleet", run.sizes.devices, run.sizes.campaigns, run.sizes.width))
-
-
-def kills_part(run: Run) -> Any:
-    """Cut controller, agent, worker and link at random moments."""
-    return [asdict(one) for one in measure_kills(run.folder / "kills", run.sizes.kills, run.seed)]
-
-
 def golden_part(run: Run) -> Any:
     """Check the golden probe on sound devices and slower ones."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
@@ -99,11 +89,6 @@ def faults_part(run: Run) -> Any:
     }
 
 
-def nights_part(run: Run) -> Any:
-    """Simulate nights, unchanged and with one slower layer."""
-    return measure_nights(run.sizes.nights, run.sizes.networks, run.seed)
-
-
 def fuzz_part(run: Run) -> Any:
     """Fuzz the readers of foreign input under atheris. If it is missing, return that."""
     keep = str(run.folder.absolute() / "fuzz")
@@ -116,11 +101,11 @@ def fuzz_part(run: Run) -> Any:
 
 
 PARTS: Mapping[str, Callable[[Run], Any]] = {
-    "fleet": fleet_part,
-    "kills": kills_part,
+    "fleet": lambda run: measure_fleet(run.folder / "fleet", run.sizes.devices, run.sizes.campaigns, run.sizes.width),
+    "kills": lambda run: measure_kills(run.folder / "kills", run.sizes.kills, run.seed),
     "faults": faults_part,
     "golden": golden_part,
-    "nights": nights_part,
+    "nights": lambda run: measure_nights(run.sizes.nights, run.sizes.networks, run.seed),
     "fuzz": fuzz_part,
 }
 

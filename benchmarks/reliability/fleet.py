@@ -20,9 +20,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from nullbench import build_network
 
@@ -41,73 +41,8 @@ SETTLE_S = 1.0
 _SAMPLE_S = 0.25
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The controller after a part of all jobs; `seconds` and `cpu_s` are its own, since its start."""
-
-    jobs: int
-    seconds: float
-    cpu_s: float
-    rss_mb: float
-    files: int
-    threads: int
-
-
-@dataclass(frozen=True)
-class Controller:
-    """The controller's own figures; `children_cpu_s` is the CPU time of agents and workers."""
-
-    width: int
-    outcomes: int
-    failures: tuple[str, ...]
-    retried: int
-    golden_checked: int
-    seconds: float
-    cpu_s: float
-    children_cpu_s: float
-    rss_before_mb: float
-    rss_peak_mb: float
-    files_before: int
-    files_peak: int
-    files_after: int
-    threads_peak: int
-    threads_after: int
-    parts: tuple[Progress, ...]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Figures of all jobs from the journal.
-
-    `overlaps` counts sessions of a device that wrote before an earlier session had ended; `gap_s` is the shortest time
-    between two sessions of a device. `at_once` is the largest number of devices measured at the same time.
-    """
-
-    complete: int
-    samples: int
-    expected_samples: int
-    differing: int
-    doubled: int
-    sessions: int
-    overlaps: int
-    tokens_not_growing: int
-    gap_s: float | None
-    at_once: int
-    journal_mb: float
-
-
-@dataclass(frozen=True)
-class FleetResult:
-    """Figures of the fleet."""
-
-    devices: int
-    campaigns: int
-    controller: Controller
-    evidence: Evidence
-
-
-def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAULT_WIDTH) -> FleetResult:
-    """Run the fleet in `folder`, which must be empty, and evaluate its journal."""
+def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAULT_WIDTH) -> dict[str, Any]:
+    """Run the fleet in `folder`, which must be empty; return the figures of `control` and of `read_evidence`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"emu{number:03}" for number in range(devices)]
     build_network(folder / MODEL, widths=(8, 16))
@@ -117,15 +52,19 @@ def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAU
     command = [sys.executable, "-m", "benchmarks.reliability.fleet", str(folder.absolute()), "--devices", str(devices)]
     command += ["--campaigns", str(campaigns), "--width", str(width)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    figures = json.loads((folder / CONTROLLER).read_text(encoding="utf-8"))
-    parts = tuple(Progress(**part) for part in figures.pop("parts"))
-    failures = tuple(figures.pop("failures"))
-    controller = Controller(**figures, parts=parts, failures=failures)
-    return FleetResult(devices, campaigns, controller, read_evidence(folder, names, campaigns))
+    return {
+        "devices": devices,
+        "campaigns": campaigns,
+        "controller": json.loads((folder / CONTROLLER).read_text(encoding="utf-8")),
+        "evidence": read_evidence(folder, names, campaigns),
+    }
 
 
-def control(folder: Path, devices: int, campaigns: int, width: int) -> Controller:
-    """Run all jobs in this process, and record its resources meanwhile."""
+def control(folder: Path, devices: int, campaigns: int, width: int) -> dict[str, Any]:
+    """Run all jobs in this process, and record its resources meanwhile.
+
+    `children_cpu_s` is the CPU time of agents and workers; `parts` has the controller after each round of jobs.
+    """
     workspace = Workspace(folder)
     run_request(_job("emu000", REFERENCE, folder), Workspace(_beside(folder)), stop=threading.Event())
     jobs = [
@@ -151,28 +90,32 @@ def control(folder: Path, devices: int, campaigns: int, width: int) -> Controlle
     settling_s = time.monotonic()
     while _threads() > 1 and time.monotonic() - settling_s < SETTLE_S:  # threads of heartbeats are never joined
         time.sleep(0.01)
-    return Controller(
-        width=width,
-        outcomes=outcomes,
-        failures=tuple(failures),
-        retried=retried,
-        golden_checked=golden,
-        seconds=round(after.seconds, 1),
-        cpu_s=after.cpu_s,
-        children_cpu_s=round(_children_cpu_s() - children_before_s, 1),
-        rss_before_mb=before.rss_mb,
-        rss_peak_mb=_status_mb("VmHWM"),
-        files_before=before.files,
-        files_peak=peaks["files"],
-        files_after=_files(),
-        threads_peak=peaks["threads"],
-        threads_after=_threads(),
-        parts=tuple(parts),
-    )
+    return {
+        "width": width,
+        "outcomes": outcomes,
+        "failures": list(failures),
+        "retried": retried,
+        "golden_checked": golden,
+        "seconds": after["seconds"],
+        "cpu_s": after["cpu_s"],
+        "children_cpu_s": round(_children_cpu_s() - children_before_s, 1),
+        "rss_before_mb": before["rss_mb"],
+        "rss_peak_mb": _status_mb("VmHWM"),
+        "files_before": before["files"],
+        "files_peak": peaks["files"],
+        "files_after": _files(),
+        "threads_peak": peaks["threads"],
+        "threads_after": _threads(),
+        "parts": parts,
+    }
 
 
-def read_evidence(folder: Path, names: Sequence[str], campaigns: int) -> Evidence:
-    """Compare the jobs in the journal with one campaign that was measured alone."""
+def read_evidence(folder: Path, names: Sequence[str], campaigns: int) -> dict[str, Any]:
+    """Compare the jobs in the journal with one campaign that was measured alone.
+
+    `overlaps` counts sessions of a device that wrote before an earlier session had ended; `gap_s` is the shortest time
+    between two sessions of a device. `at_once` is the largest number of devices measured at the same time.
+    """
     (expected,) = visits(Workspace(_beside(folder)).journal).values()
     path = Workspace(folder).journal
     found = visits(path)
@@ -190,19 +133,19 @@ def read_evidence(folder: Path, names: Sequence[str], campaigns: int) -> Evidenc
         held[device].append((token, *(datetime.fromisoformat(moment).timestamp() for moment in (first, last))))
     pairs = [(one, other) for taken in held.values() for one, other in itertools.pairwise(taken)]
     assert set(held) <= set(names), "the journal has devices of other runs"
-    return Evidence(
-        complete=complete,
-        samples=sum(visit[-1] for campaign in found.values() for visit in campaign),
-        expected_samples=len(names) * campaigns * sum(visit[-1] for visit in expected),
-        differing=sum(campaign != expected for campaign in found.values()),
-        doubled=sum(len(campaign) - len({visit[:3] for visit in campaign}) for campaign in found.values()),
-        sessions=len(sessions),
-        overlaps=sum(other[1] < one[2] for one, other in pairs),
-        tokens_not_growing=sum(other[0] <= one[0] for one, other in pairs),
-        gap_s=round(min(other[1] - one[2] for one, other in pairs), 3) if pairs else None,
-        at_once=_most_at_once([span for taken in held.values() for _, *span in taken]),
-        journal_mb=round(path.stat().st_size / 1e6, 1),
-    )
+    return {
+        "complete": complete,
+        "samples": sum(visit[-1] for campaign in found.values() for visit in campaign),
+        "expected_samples": len(names) * campaigns * sum(visit[-1] for visit in expected),
+        "differing": sum(campaign != expected for campaign in found.values()),
+        "doubled": sum(len(campaign) - len({visit[:3] for visit in campaign}) for campaign in found.values()),
+        "sessions": len(sessions),
+        "overlaps": sum(other[1] < one[2] for one, other in pairs),
+        "tokens_not_growing": sum(other[0] <= one[0] for one, other in pairs),
+        "gap_s": round(min(other[1] - one[2] for one, other in pairs), 3) if pairs else None,
+        "at_once": _most_at_once([span for taken in held.values() for _, *span in taken]),
+        "journal_mb": round(path.stat().st_size / 1e6, 1),
+    }
 
 
 def _job(device: str, name: str, folder: Path) -> ProfileRequest:
@@ -245,10 +188,16 @@ def _watching() -> Iterator[dict[str, int]]:
         thread.join()
 
 
-def _progress(jobs: int, started_s: float, cpu_before_s: float) -> Progress:
-    cpu_s = round(_own_cpu_s() - cpu_before_s, 1)
-    seconds = round(time.monotonic() - started_s, 1)
-    return Progress(jobs, seconds, cpu_s, _status_mb("VmRSS"), _files(), _threads())
+def _progress(jobs: int, started_s: float, cpu_before_s: float) -> dict[str, Any]:
+    """Return the controller after so many jobs; its times are since its start."""
+    return {
+        "jobs": jobs,
+        "seconds": round(time.monotonic() - started_s, 1),
+        "cpu_s": round(_own_cpu_s() - cpu_before_s, 1),
+        "rss_mb": _status_mb("VmRSS"),
+        "files": _files(),
+        "threads": _threads(),
+    }
 
 
 def _own_cpu_s() -> float:
@@ -285,7 +234,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=DEFAULT_WIDTH)
     given = parser.parse_args()
     figures = control(given.folder, given.devices, given.campaigns, given.width)
-    (given.folder / CONTROLLER).write_text(json.dumps(asdict(figures)) + "\n", encoding="utf-8")
+    (given.folder / CONTROLLER).write_text(json.dumps(figures) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

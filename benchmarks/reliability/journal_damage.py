@@ -1,6 +1,6 @@
 """Damage and edit copies of a journal, and count what `harness journal check` says to each.
 
-    python -m benchmarks.reliability.journal_damage [--each 150] [--seed 15]
+    python -m benchmarks.reliability.journal_damage
 
 Each copy has one change: of bytes, as by a bad disk, cable or copy, or of rows, as by an editor. A copy whose check
 finds nothing must have the contents as before, in every table, and as every query of harness reads them. The command
@@ -9,7 +9,6 @@ prints the counts and ends with status 1 if one copy has other contents unnotice
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sqlite3
@@ -28,6 +27,8 @@ from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 
 EDITS = "one to three rows edited by SQL"
+EACH, SEED = 150, 15
+"""Copies for each kind of damage, twice that for edits; and the seed of all changes."""
 OUTCOMES = ("altered", "refused", "as before", "unnoticed")
 
 
@@ -78,11 +79,7 @@ def outcome_of(path: Path, before: tuple[object, object]) -> str:
 
 def main() -> None:
     """Damage, check and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=150, help="copies for each kind of damage, twice that for SQL")
-    parser.add_argument("--seed", type=int, default=15)
-    arguments = parser.parse_args()
-    chance, counts, slowest_s = random.Random(arguments.seed), Counter[tuple[str, str]](), 0.0
+    chance, counts, slowest_s = random.Random(SEED), Counter[tuple[str, str]](), 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["HARNESS_RUNTIME_FOLDER"] = name  # leases of its own
@@ -91,7 +88,7 @@ def main() -> None:
         path.write_bytes(whole)
         before = (contents(path), read_all(path))
         for kind in (*DAMAGES, EDITS, EDITS):
-            for _ in range(arguments.each):
+            for _ in range(EACH):
                 for beside in folder.glob("journal.sqlite-*"):
                     beside.unlink()
                 if kind == EDITS:

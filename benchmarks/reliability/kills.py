@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from benchmarks.generated_page import ROOT
 from benchmarks.reliability.trial import GRACE_S, HUNG, SHORT, VICTIMS, Trial
@@ -21,42 +22,7 @@ from benchmarks.reliability.trial import GRACE_S, HUNG, SHORT, VICTIMS, Trial
 LANES = 2
 BOUND_S = SHORT.lease_ttl_s + GRACE_S
 """The longest time from a cut until the board is free: the lease, and the time that its holder takes to end."""
-
-
-@dataclass(frozen=True)
-class Victim:
-    """All cuts of one kind of victim.
-
-    `missed` counts moments at which the victim had ended already, so that another moment was drawn. `leased` counts
-    cuts while the board was leased, `begun` cuts after the first sample. `past_lease` counts boards that were free
-    later than one lease after the cut, `held` those that were not free within lease and grace. `findings` names each
-    trial in which a count that must be zero is not.
-    """
-
-    victim: str
-    seed: int
-    cuts: int
-    missed: int
-    life_s: float
-    leased: int
-    begun: int
-    kept: int
-    lost: int
-    doubled: int
-    differing: int
-    refused: int
-    campaigns_too_many: int
-    not_resumed: int
-    past_lease: int
-    held: int
-    hung: int
-    left_behind: int
-    free_median_s: float | None
-    free_slowest_s: float | None
-    ended_slowest_s: float | None
-    kinds: dict[str, int]
-    endings: dict[str, int]
-    findings: tuple[str, ...]
+_SUMMED = ("leased", "kept", "lost", "doubled", "differing", "refused")
 
 
 @dataclass(frozen=True)
@@ -66,25 +32,28 @@ class _Lane:
     count: int
 
 
-def measure_kills(folder: Path, count: int, seed: int, victims: Sequence[str] = VICTIMS) -> list[Victim]:
-    """Cut each victim `count` times; `folder` keeps the workspaces and the output of the lanes."""
+def measure_kills(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Cut each victim `count` times; `folder` keeps the workspaces and the output of the lanes.
+
+    Returns the figures of each victim (`_summarised`).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     half = -(-count // LANES)
     lanes = [
         _Lane(victim, first, min(half, count - first))
-        for victim in reversed(victims)  # lanes of the link wait two minutes at their end
+        for victim in reversed(VICTIMS)  # lanes of the link wait two minutes at their end
         for first in range(0, count, half)
     ]
     with ThreadPoolExecutor(LANES) as pool:
         printed = list(pool.map(lambda lane: _run(folder, lane, seed), lanes))
     found = []
-    for victim in victims:
+    for victim in VICTIMS:
         mine = [lines for lane, lines in zip(lanes, printed, strict=True) if lane.victim == victim]
         found.append(_summarised(victim, seed, [one for lines in mine for one in lines]))
     return found
 
 
-def _run(folder: Path, lane: _Lane, seed: int) -> list[dict[str, object]]:
+def _run(folder: Path, lane: _Lane, seed: int) -> list[dict[str, Any]]:
     """Run a lane and return its lines; raises CalledProcessError if it fails, with the reason in its log."""
     name = f"{lane.victim}-{lane.first}"
     command = [sys.executable, "-m", "benchmarks.reliability.trial", str((folder / name).absolute())]
@@ -95,38 +64,41 @@ def _run(folder: Path, lane: _Lane, seed: int) -> list[dict[str, object]]:
     return [json.loads(line) for line in printed.read_text(encoding="utf-8").splitlines()]
 
 
-def _summarised(victim: str, seed: int, printed: Sequence[dict[str, object]]) -> Victim:
+def _summarised(victim: str, seed: int, printed: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of all cuts of one kind of victim.
+
+    `missed` counts moments at which the victim had ended already, so that another moment was drawn. `leased` counts
+    cuts while the board was leased, `begun` cuts after the first sample. `past_lease` counts boards that were free
+    later than one lease after the cut, `held` those that were not free within lease and grace. `findings` names each
+    trial in which a count that must be zero is not.
+    """
     names = {field.name for field in fields(Trial)}
-    trials = [Trial(**one) for one in printed if names == set(one)]  # type: ignore[arg-type]
-    lives = [float(str(one["life_s"])) for one in printed if "life_s" in one]
+    trials = [Trial(**one) for one in printed if names == set(one)]
+    lives = [one["life_s"] for one in printed if "life_s" in one]
     free = [one.free_s for one in trials if one.free_s is not None and one.leased]
     ended = [one.ended_s for one in trials if one.ended_s is not None]
-    return Victim(
-        victim=victim,
-        seed=seed,
-        cuts=len(trials),
-        missed=sum(one.draws - 1 for one in trials),
-        life_s=statistics.median(lives),
-        leased=sum(one.leased for one in trials),
-        begun=sum(one.kept > 0 for one in trials),
-        kept=sum(one.kept for one in trials),
-        lost=sum(one.lost for one in trials),
-        doubled=sum(one.doubled for one in trials),
-        differing=sum(one.differing for one in trials),
-        refused=sum(one.refused for one in trials),
-        campaigns_too_many=sum(one.campaigns != 1 for one in trials),
-        not_resumed=sum(one.resumed != "" for one in trials),
-        past_lease=sum(one.free_s is None or one.free_s > SHORT.lease_ttl_s for one in trials),
-        held=sum(map(_is_held, trials)),
-        hung=sum(one.ending == HUNG for one in trials),
-        left_behind=sum(int(str(one["left_behind"])) for one in printed if "left_behind" in one),
-        free_median_s=round(statistics.median(free), 3) if free else None,
-        free_slowest_s=max(free, default=None),
-        ended_slowest_s=max(ended, default=None),
-        kinds=dict(Counter(one.cut for one in trials)),
-        endings=dict(Counter(one.ending or "none" for one in trials)),
-        findings=tuple(_words(one, seed) for one in trials if _is_finding(one)),
-    )
+    counts = {name: sum(getattr(one, name) for one in trials) for name in _SUMMED}
+    return {
+        "victim": victim,
+        "seed": seed,
+        "cuts": len(trials),
+        "missed": sum(one.draws - 1 for one in trials),
+        "life_s": statistics.median(lives),
+        **counts,
+        "begun": sum(one.kept > 0 for one in trials),
+        "campaigns_too_many": sum(one.campaigns != 1 for one in trials),
+        "not_resumed": sum(one.resumed != "" for one in trials),
+        "past_lease": sum(one.free_s is None or one.free_s > SHORT.lease_ttl_s for one in trials),
+        "held": sum(map(_is_held, trials)),
+        "hung": sum(one.ending == HUNG for one in trials),
+        "left_behind": sum(one["left_behind"] for one in printed if "left_behind" in one),
+        "free_median_s": round(statistics.median(free), 3) if free else None,
+        "free_slowest_s": max(free, default=None),
+        "ended_slowest_s": max(ended, default=None),
+        "kinds": dict(Counter(one.cut for one in trials)),
+        "endings": dict(Counter(one.ending or "none" for one in trials)),
+        "findings": tuple(_words(one, seed) for one in trials if _is_finding(one)),
+    }
 
 
 def _is_held(one: Trial) -> bool:

@@ -177,20 +177,19 @@ def is_found(planted: Planted, comparison: Comparison, layers: Sequence[LayerPro
     return any(one.subject in wanted for one in comparison.regressions)
 
 
-def simulate(
-    bench: Bench, count: int, earlier: Sequence[int], seed: int, folder: Path
-) -> Iterator[tuple[str, int, bool, str]]:
+def simulate(bench: Bench, count: int, seed: int, folder: Path) -> Iterator[tuple[str, int, bool, str]]:
     """Yield, for each night and number of earlier nights, its kind, whether it has a detection, and a remark."""
-    held: deque[WatchSeries] = deque(maxlen=max(earlier))
+    most = max(EARLIER)
+    held: deque[WatchSeries] = deque(maxlen=most)
     draw = random.Random(seed)
     unchanged = nights(bench, folder, seed)
-    for _ in range(max(earlier)):
+    for _ in range(most):
         held.append(next(unchanged))
     for number in range(count):
         planted = draw.choice(bench.eligible)
-        slow = night(bench, folder, seed + (1 << 40) + number, max(earlier) + number, planted.slow)
+        slow = night(bench, folder, seed + (1 << 40) + number, most + number, planted.slow)
         plain = next(unchanged)
-        for few in earlier:
+        for few in EARLIER:
             before = list(held)[-few:]
             found = is_found(planted, compare_nights(slow, before, level=bench.level), bench.watch.plan.layers)
             yield "planted", few, found, "" if found else f"missed {planted.share:.3f} {planted.signatures}"
@@ -199,36 +198,27 @@ def simulate(
         held.append(plain)
 
 
-@dataclass(frozen=True)
-class Study:
-    """The nights of one network to simulate."""
+def run(network: str, count: int, comparisons: int, seed: int) -> tuple[list[Outcome], list[str]]:
+    """Simulate `count` nights of a network in a folder of its own.
 
-    network: str
-    nights: int
-    earlier: tuple[int, ...]
-    comparisons: int
-    seed: int
-
-
-def run(study: Study) -> tuple[list[Outcome], list[str]]:
-    """Simulate in a folder of its own; return rates, and a line for each missed layer and false alarm."""
+    Returns rates, and a line for each missed layer and false alarm.
+    """
     detected: dict[tuple[str, int], list[bool]] = {}
     lines = []
     with tempfile.TemporaryDirectory(dir=_FOLDER if _FOLDER.is_dir() else None) as name:
-        ready = bench(study.network, study.seed, Path(name), study.comparisons)
-        seed = study.seed * 1_000_003 + 100_003 * (zlib.crc32(study.network.encode()) % 9973)
+        ready = bench(network, seed, Path(name), comparisons)
         watch = ready.watch
         samples = watch.policy.fewest_rounds * sum(batch.runs * len(batch.loads) for batch in watch.plan.batches)
         layers = f"{len(watch.plan.layers)} layers watched, {len(ready.eligible)} of at least 1 %"
         cost = f"{samples} samples and {watch.device_s:.1f} s on the device per night"
-        say(f"{study.network}: {layers}, {cost}, 1 of {study.comparisons} comparisons")
-        for kind, few, hit, line in simulate(ready, study.nights, study.earlier, seed, Path(name)):
+        say(f"{network}: {layers}, {cost}, 1 of {comparisons} comparisons")
+        own_seed = seed * 1_000_003 + 100_003 * (zlib.crc32(network.encode()) % 9973)
+        for kind, few, hit, line in simulate(ready, count, own_seed, Path(name)):
             detected.setdefault((kind, few), []).append(hit)
             if line:
-                lines.append(f"{study.network} {kind}, {few} earlier, 1 of {study.comparisons}: {line}")
+                lines.append(f"{network} {kind}, {few} earlier, 1 of {comparisons}: {line}")
                 say(lines[-1])
-    rows = [outcome(study.network, kind, few, study.comparisons, hits) for (kind, few), hits in detected.items()]
-    return rows, lines
+    return [outcome(network, kind, few, comparisons, hits) for (kind, few), hits in detected.items()], lines
 
 
 def interval(detected: int, nights: int) -> tuple[float, float]:
@@ -259,16 +249,16 @@ def measure_nights(count: int, networks: Sequence[str], seed: int) -> dict[str, 
     Returns the rates, and a line for each missed layer and false alarm.
     """
     started_s, networks = time.monotonic(), networks or NETWORKS
-    studies = [
-        Study(network, len(range(at, count, len(networks))), EARLIER, shared, seed)
-        for shared in COMPARISONS
-        for at, network in enumerate(networks)
-    ]
     with (
         mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"),
         ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
     ):
-        done = list(pool.map(run, studies))
+        studies = [
+            pool.submit(run, network, len(range(at, count, len(networks))), shared, seed)
+            for shared in COMPARISONS
+            for at, network in enumerate(networks)
+        ]
+        done = [study.result() for study in studies]
     rows = [row for found, _ in done for row in sorted(found, key=lambda one: (one.kind, -one.earlier))]
     return {
         "seed": seed,

@@ -47,13 +47,8 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
-    "benchmarks.reliability.trial",
-    "fault_proxy",
-    "nullbench",
-    "harness.fleet.local_engine",
-    "harness.lut.build",
-    "onnx",
-    "paramiko",
+    *("benchmarks.reliability.trial", "fault_proxy", "nullbench", "harness.fleet.local_engine"),
+    *("harness.lut.build", "onnx", "paramiko"),
 )
 """Modules imported before a controller is forked, so that its life is that of its job."""
 _POLL_S = 0.005
@@ -172,27 +167,6 @@ def undisturbed(bench: Bench) -> tuple[float, Visits]:
     return statistics.median(lives), found[0]
 
 
-@dataclass(frozen=True)
-class Moment:
-    """When and how the victim was cut; fields as in Trial."""
-
-    victim: str
-    number: int
-    share: float
-    draws: int
-    cut: str
-    leased: bool
-
-
-@dataclass(frozen=True)
-class Strike:
-    """A cut at `at_s` of the monotonic clock, with the samples that were committed by then."""
-
-    moment: Moment
-    at_s: float
-    before: Samples
-
-
 def trial(bench: Bench, number: int, seed: int, life_s: float, expected: Visits) -> Trial:
     """Cut at a random moment at which the victim still runs, then run the job again."""
     draw = random.Random(f"{seed}/{bench.victim}/{number}")
@@ -210,16 +184,22 @@ def trial(bench: Bench, number: int, seed: int, life_s: float, expected: Visits)
             struck_s = time.monotonic()
             if struck:
                 kind = cut.__name__ if bench.proxy else "SIGKILL"
-                moment = Moment(bench.victim, number, share, draws, kind, leased)
-                return _resume(bench, folder, controller, Strike(moment, struck_s, samples(folder)), expected)
+                before = samples(folder)  # committed by then
+                effects = _resume(bench, folder, controller, struck_s, before, expected)
+                return Trial(bench.victim, number, share, draws, kind, leased, **effects)
         controller.join(_JOIN_LIMIT_S)
     raise SystemExit(f"{bench.victim} {number}: the victim had ended at each of {_DRAWS} moments")
 
 
 def _resume(
-    bench: Bench, folder: Path, controller: multiprocessing.process.BaseProcess, strike: Strike, expected: Visits
-) -> Trial:
-    struck_s = strike.at_s
+    bench: Bench,
+    folder: Path,
+    controller: multiprocessing.process.BaseProcess,
+    struck_s: float,
+    before: Samples,
+    expected: Visits,
+) -> dict[str, Any]:
+    """Wait for the end of a controller whose victim was struck, run the job again, and return the effects."""
     free_s = _until(lambda: holder_of(folder.name) is None, struck_s, 4 * SHORT.lease_ttl_s)
     controller.join(_JOIN_LIMIT_S)
     hung = controller.is_alive()
@@ -229,7 +209,7 @@ def _resume(
     if bench.proxy is not None:
         bench.proxy.heal()
     ended_s = _until(lambda: not agents_here(), struck_s, SHORT.lease_ttl_s + 2 * GRACE_S) if local else None
-    before = strike.before | samples(folder)  # samples written between the cut and the end count as well
+    before |= samples(folder)  # samples written between the cut and the end count as well
     again = bench.start(folder, None)
     again.join(_JOIN_LIMIT_S)
     again.kill()  # harmless if it has ended
@@ -239,19 +219,18 @@ def _resume(
     taken = next(iter(found.values()), ())
     with reading(Workspace(folder).journal) as db:
         refused = db.execute("SELECT count(*) FROM probes WHERE refused IS NOT NULL").fetchone()[0]
-    return Trial(
-        **asdict(strike.moment),
-        free_s=free_s,
-        ending=HUNG if hung else "killed" if ending is None else ending.failure,
-        ended_s=None if ended_s is None else round(ended_s, 3),
-        kept=before.total(),
-        lost=(before - after).total(),
-        doubled=sum(count - 1 for count in after.values()) + len(taken) - len({visit[:3] for visit in taken}),
-        differing=len(set(taken) ^ set(expected)),
-        refused=refused,
-        campaigns=len(found),
-        resumed="still running" if resumed is None else f"{resumed.failure} {resumed.words}".strip(),
-    )
+    return {
+        "ending": HUNG if hung else "killed" if ending is None else ending.failure,
+        "free_s": free_s,
+        "ended_s": None if ended_s is None else round(ended_s, 3),
+        "kept": before.total(),
+        "lost": (before - after).total(),
+        "doubled": sum(count - 1 for count in after.values()) + len(taken) - len({visit[:3] for visit in taken}),
+        "differing": len(set(taken) ^ set(expected)),
+        "refused": refused,
+        "campaigns": len(found),
+        "resumed": "still running" if resumed is None else f"{resumed.failure} {resumed.words}".strip(),
+    }
 
 
 def _until(holds: Callable[[], bool], since_s: float, bound_s: float) -> float | None:

@@ -3,85 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto
 
+from benchmarks.topologies.layers import Topology
 from harness.architecture_search.super_network import Choices, super_network
 
-OPSET = 17
-IR_VERSION = 8
 CLASSES = 100
 KERNELS = (3, 5)
 EXPANSIONS = (3, 6)
 
 
-@dataclass
-class _Block:
-    """A block under construction, and the multiply-adds of its convolutions."""
-
-    nodes: list[NodeProto] = field(default_factory=list)
-    weights: list[TensorProto] = field(default_factory=list)
-
-    def convolution(self, name: str, read: str, shape: tuple[int, int, int], stride: int = 1, groups: int = 1) -> str:
-        """Add a convolution with a weight of (outputs, inputs, kernel)."""
-        outputs, inputs, kernel = shape
-        value = np.full((outputs, inputs // groups, kernel, kernel), 0.01, np.float32)
-        self.weights.append(numpy_helper.from_array(value, f"{name}.weight"))
-        attributes: dict[str, Any] = {
-            "kernel_shape": [kernel] * 2,
-            "pads": [kernel // 2] * 4,
-            "strides": [stride] * 2,
-            "group": groups,
-        }
-        self.nodes.append(helper.make_node("Conv", [read, f"{name}.weight"], [name], name, **attributes))
-        return name
-
-    def node(self, operator: str, name: str, *read: str) -> str:
-        """Add an operator without weights."""
-        self.nodes.append(helper.make_node(operator, list(read), [name], name))
-        return name
-
-    def model(self, read: Sequence[int], written: Sequence[int]) -> ModelProto:
-        """Return the model, whose input is `x` and whose output is that of the last node."""
-        result = self.nodes[-1].output[0]
-        ends = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in (("x", read), (result, written))
-        ]
-        graph = helper.make_graph(self.nodes, "block", ends[:1], ends[1:], self.weights)
-        opsets = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-
-
 def stem(channels: int, edge: int) -> ModelProto:
     """Return a convolution of an image, at stride 2, with Relu."""
-    block = _Block()
-    block.node("Relu", "relu", block.convolution("conv", "x", (channels, 3, 3), stride=2))
-    return block.model((1, 3, edge, edge), (1, channels, edge // 2, edge // 2))
+    net = Topology("stem", 0)
+    x = net.activate(net.convolve(net.image(3, edge, edge), channels, 3, 2, bias=False), "relu")
+    return net.finished(x, channels, edge // 2, edge // 2)
 
 
 def inverted_residual(inputs: int, outputs: int, edge: int, kernel: int, expansion: int, stride: int) -> ModelProto:
     """Return an inverted residual block of MobileNetV2, without its batch norms, which runtimes fold."""
-    block, inner = _Block(), inputs * expansion
-    wide = block.node("Relu", "expand.relu", block.convolution("expand", "x", (inner, inputs, 1)))
-    deep = block.convolution("depthwise", wide, (inner, inner, kernel), stride, groups=inner)
-    narrow = block.convolution("project", block.node("Relu", "depthwise.relu", deep), (outputs, inner, 1))
+    net, inner = Topology("block", 0), inputs * expansion
+    x = net.image(inputs, edge, edge)
+    wide = net.activate(net.convolve(x, inner, bias=False), "relu")
+    deep = net.activate(net.convolve(wide, inner, kernel, stride, groups=inner, bias=False), "relu")
+    narrow = net.convolve(deep, outputs, bias=False)
     if stride == 1 and inputs == outputs:
-        block.node("Add", "add", narrow, "x")
-    return block.model((1, inputs, edge, edge), (1, outputs, edge // stride, edge // stride))
+        narrow = net.add(narrow, x)
+    return net.finished(narrow, outputs, edge // stride, edge // stride)
 
 
 def head(channels: int, edge: int) -> ModelProto:
     """Return a mean over the map and a classifier."""
-    block = _Block()
-    block.weights.append(numpy_helper.from_array(np.full((channels, CLASSES), 0.01, np.float32), "fc.weight"))
-    flat = block.node("Flatten", "flatten", block.node("GlobalAveragePool", "pool", "x"))
-    block.node("Gemm", "fc", flat, "fc.weight")
-    return block.model((1, channels, edge, edge), (1, CLASSES))
+    net = Topology("head", 0)
+    weights = net.he_normal("fc.weight", (channels, CLASSES), channels)
+    return net.finished(net.op("Gemm", net.pooled(net.image(channels, edge, edge)), weights), CLASSES)
 
 
 def mobile_space(widths: Sequence[int] = (16, 24, 40, 80), edge: int = 96, blocks: int = 3) -> ModelProto:

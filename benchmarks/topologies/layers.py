@@ -203,10 +203,10 @@ class Topology(GraphBuilder):
         slope = self.normal(self.label("slope"), (self._channels[x], 1, 1), mean=0.25)
         return self.op("PRelu", x, slope)
 
-    def squeeze_excite(self, x: str, squeezed: int, act: Act = "relu", gate: Act = "sigmoid") -> str:
+    def squeeze_excite(self, x: str, squeezed: int, gate: Act = "sigmoid") -> str:
         """Append squeeze-and-excitation (Hu et al. 2017, arXiv 1709.01507)."""
         y = self.convolve(self.op("GlobalAveragePool", x), squeezed)
-        y = self.convolve(self.activate(y, act), self._channels[x])
+        y = self.convolve(self.activate(y, "relu"), self._channels[x])
         return self.mul(x, self.activate(y, gate))
 
     def max_pool(
@@ -221,9 +221,9 @@ class Topology(GraphBuilder):
         strides = (stride,) * len(kernel) if isinstance(stride, int) else stride
         return self.op("MaxPool", x, ceil_mode=0, kernel_shape=kernel, pads=pads, strides=strides)
 
-    def average_pool(self, x: str, kernel: int = 2, stride: int = 2) -> str:
-        """Append an AveragePool without padding."""
-        return self.op("AveragePool", x, ceil_mode=0, kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    def average_pool(self, x: str) -> str:
+        """Append an AveragePool of 2x2 pixels."""
+        return self.op("AveragePool", x, ceil_mode=0, kernel_shape=[2, 2], strides=[2, 2])
 
     def upsampled(self, x: str, factor: float, mode: Literal["nearest", "linear"] = "nearest") -> str:
         """Append the Resize that exporters write for an upsampling by a factor."""

@@ -97,7 +97,7 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
     """Return `max_rel_error`, as in `ValueCheck`, of a network on several core groups; raises as `check_values`."""
     weights, inputs = _arrays(model)
     with errors_of_compiler():
-        outputs = run_system(system, weights, inputs).outputs[0]
+        outputs = run_system(system, weights, inputs)
     error = _largest_error(outputs, _onnxruntime(model, weights, inputs))
     _note_error(error, system.graph, note)
     return error

@@ -134,13 +134,7 @@ def _drift(visits: Sequence[ReferenceVisit]) -> str:
     names = [f"visit {at}" for at in range(1, len(visits) + 1)]
     shown = [min(end, max(-end, one)) for one in off]
     columns = {"x": [one.elapsed_s for one in visits], "y": shown, "name": names, "text": said}
-    look: dict[str, Any] = {
-        "x": "x",
-        "y": "y",
-        "marker": "circle",
-        "size": 6,
-        "line_color": SECOND,
-        "fill_color": SECOND,
-    }
+    look: dict[str, Any] = {"x": "x", "y": "y", "marker": "circle", "size": 6, "line_color": SECOND}
+    look["fill_color"] = SECOND
     draw(plot, "scatter", columns, line={"line_color": SECOND, "line_alpha": 0.5}, **look)
     return figure_json(plot)

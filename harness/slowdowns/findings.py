@@ -77,14 +77,13 @@ class Finding:
 class Comparison:
     """A night compared with `nights` earlier ones of the same device.
 
-    `device_change` and `host_change` are the relative changes of the device as a whole and of an empty run; `scatter`
-    is the assumed scatter of probes' totals between nights. `detectable` lists every subject that was compared.
+    `host_change` is the relative change of an empty run; `scatter` is the assumed scatter of probes' totals between
+    nights. `detectable` lists every subject that was compared.
     """
 
     nights: int = 0
     findings: tuple[Finding, ...] = ()
     detectable: tuple[Detectable, ...] = ()
-    device_change: float = 0.0
     host_change: float = 0.0
     scatter: float = 0.0
 

@@ -49,7 +49,6 @@ def compare_nights(
         nights=len(same),
         findings=tuple(sorted(findings, key=_importance)),
         detectable=tuple(smallest_detectable(one, limits) for one in verdicts),
-        device_change=last.device - float(np.median([one.device for one in before])),
         host_change=last.host - float(np.median([one.host for one in before])),
         scatter=scatter.value,
     )

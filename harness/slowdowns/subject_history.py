@@ -45,11 +45,11 @@ class SubjectHistory:
     steps: tuple[Step, ...]
 
 
-def histories(nights: Sequence[WatchSeries], threshold: float, level: float = LEVEL) -> tuple[SubjectHistory, ...]:
+def histories(nights: Sequence[WatchSeries], threshold: float) -> tuple[SubjectHistory, ...]:
     """Return the histories of the subjects of the last night: the device, networks, then layers, longest first.
 
     Nights are in order; those of another device or clock than the last one are left out. Steps below `threshold` are
-    not marked; `level` is the probability that a device without any change has a step.
+    not marked; LEVEL is the probability that a device without any change has a step.
     """
     last = nights[-1]
     same = [one for one in nights if (one.device, one.clock) == (last.device, last.clock)]
@@ -57,7 +57,7 @@ def histories(nights: Sequence[WatchSeries], threshold: float, level: float = LE
         return ()
     held = Nights.of(same)
     subjects = common_subjects(held)
-    each = level_of_subject(level, len(subjects) + 1)
+    each = level_of_subject(LEVEL, len(subjects) + 1)
     tracks, _ = tracks_of(held, subjects, each)
     device = device_track(held, each)
     found = [_history(track, same, threshold, each) for track in [*([device] if device else []), *tracks]]

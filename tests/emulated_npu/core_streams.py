@@ -13,7 +13,8 @@ from timed_programs import compute, compute_apart, convolve, digits, load, opera
 
 from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
-from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.machine.parts import Cores, Interconnect
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait

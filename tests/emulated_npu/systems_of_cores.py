@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,9 +17,10 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
-from device_agents.emulated_npu.execution.stream_execution import StreamRun
-from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.machine.parts import Cores, Interconnect
 from device_agents.emulated_npu.many_cores.system_run import run_system
+from device_agents.emulated_npu.numpy_types import Array
 
 NO_LINK = Interconnect(0.0, 0.0)
 NEAR = Interconnect(64e9, 20.0)
@@ -68,20 +69,19 @@ def compiled_for(
     return compile_system(import_model(network.model), machine, assignment, options)
 
 
-def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> StreamRun:
-    """Return a run; assert that its outputs equal those of one core, in every order of the queues."""
-    found = run_system(compiled, network.weights, network.inputs)
-    (outputs,) = found.outputs
+def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> Mapping[str, Array]:
+    """Return the outputs of a run; assert that they equal those of one core, in every order of the queues."""
+    outputs = run_system(compiled, network.weights, network.inputs)
     assert set(outputs) == set(network.expected)
     try:
         assert relative_error(outputs, execute(alone(network, compiled), network)) <= tolerance
     except DoesNotFit:  # parts of a network may fit where all of it does not
         assert relative_error(outputs, network.expected) <= TOLERANCE
     for order in ORDERS[1:]:
-        (again,) = run_system(compiled, network.weights, network.inputs, order=order).outputs
+        again = run_system(compiled, network.weights, network.inputs, order=order)
         for name, array in again.items():
             assert array.tobytes() == outputs[name].tobytes(), order
-    return found
+    return outputs
 
 
 def alone(network: NetworkCase, compiled: CompiledSystem) -> Compiled:

@@ -18,7 +18,6 @@ from published_figures.published import read_anchor, resnet50_sheet, sheet_machi
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import (
     Machine,
-    check_machine,
     find_machine,
     load_preset,
     parse_machine,
@@ -26,6 +25,7 @@ from device_agents.emulated_npu.machine import (
     preset_text,
     read_machine,
 )
+from device_agents.emulated_npu.machine.consistency import check_machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.unit_settings import Settings

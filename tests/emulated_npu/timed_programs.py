@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
-from device_agents.emulated_npu.machine import (
-    Cores,
-    Dataflow,
-    Host,
-    Interconnect,
-    Machine,
-    Memory,
-    Mfu,
-    Noise,
-    Packing,
-    Vfu,
-)
+from device_agents.emulated_npu.machine import Dataflow, Host, Machine, Memory, Mfu, Noise
+from device_agents.emulated_npu.machine.parts import Cores, Interconnect, Packing, Vfu
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, load_preset
+from device_agents.emulated_npu.machine import Machine, load_preset
+from device_agents.emulated_npu.machine.parts import Cores, Interconnect
 from harness.errors import InputError
 from harness.npu.loading import load_model
 from harness.npu.network_model import NetworkModel

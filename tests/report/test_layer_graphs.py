@@ -49,13 +49,13 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 def test_data_flows_to_the_right_and_no_layer_hides_another(graph: tuple[int, list[tuple[int, int]]]) -> None:
     """Every edge leads to the right from its layer to its reader, and no two layers overlap."""
     count, edges = graph
-    found = graph_layout(count, edges)
-    assert len(found.vertices) == count and len(found.edges) == len(edges)
-    for (start, end), path in zip(edges, found.edges, strict=True):
-        assert (path[0], path[-1]) == (found.vertices[start], found.vertices[end])
+    vertices, paths = graph_layout(count, edges)
+    assert len(vertices) == count and len(paths) == len(edges)
+    for (start, end), path in zip(edges, paths, strict=True):
+        assert (path[0], path[-1]) == (vertices[start], vertices[end])
         assert path[0][0] < path[-1][0]
-    for at, (x, y) in enumerate(found.vertices):
-        for other_x, other_y in found.vertices[:at]:
+    for at, (x, y) in enumerate(vertices):
+        for other_x, other_y in vertices[:at]:
             assert abs(x - other_x) >= 0.8 or abs(y - other_y) >= 0.5
 
 

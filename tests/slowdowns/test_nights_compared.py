@@ -106,7 +106,6 @@ def test_a_slower_device_is_one_finding(host: float) -> None:
     comparison = compared([*[USUAL] * 4, MadeDevice(device=1.05, host=host)])
     assert [one.subject.kind for one in comparison.regressions] == ["device"]
     assert comparison.regressions[0].change == pytest.approx(0.05, abs=0.005)
-    assert comparison.device_change == pytest.approx(0.05, abs=0.005)
 
 
 def test_a_slower_layer_shows_on_a_slower_device() -> None:

@@ -1,4 +1,4 @@
-"""The functional machine: executes commands on memories and counts the bytes they move.
+"""The functional machine: executes commands on memories.
 
 Execution is deterministic: the same program on the same inputs gives the same bytes. See interleaving.py for the order
 in which the queues proceed.
@@ -7,7 +7,6 @@ in which the queues proceed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,16 +14,15 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFaul
 from device_agents.emulated_npu.execution import vector_unit as vfu
 from device_agents.emulated_npu.execution import vector_windows as vfu_windows
 from device_agents.emulated_npu.execution.integer_values import evaluate as evaluate_quantised
-from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
+from device_agents.emulated_npu.execution.interleaving import Order, run_items
 from device_agents.emulated_npu.execution.matrix_unit import convolve
-from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
+from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.execution.operand_memories import operands_of
 from device_agents.emulated_npu.execution.vector_unit import piecewise_linear
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.timing.cost.command_cost import macs
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 EVALUATORS: Mapping[Function, Callable[..., Array]] = {
@@ -50,27 +48,11 @@ EVALUATORS: Mapping[Function, Callable[..., Array]] = {
 """The evaluator of each function: (command, target, sources…) -> values with the dims of the target."""
 
 
-@dataclass
-class ExecutionCounters:
-    """Totals since the machine was created; bytes by memory, counting repeated elements of views each time.
-
-    `high_water` is one past the highest byte touched. `multiply_adds` counts those of the matrix unit and of depthwise
-    windows, including taps on padding.
-    """
-
-    read_bytes: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
-    written_bytes: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
-    high_water: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
-    multiply_adds: int = 0
-    commands: int = 0
-
-
 class FunctionalMachine:
     """Executes one command at a time on `memories`."""
 
     def __init__(self, memories: Memories) -> None:
         self.memories = memories
-        self.counters, self.setup_counters = ExecutionCounters(), ExecutionCounters()
 
     def execute(self, command: Command) -> None:
         """Compute the command's values and write its target, as if all sources were read first.
@@ -93,35 +75,6 @@ class FunctionalMachine:
                 values = evaluator(command, target, *sources)
             # If the values are a view of a source that overlaps the target, NumPy copies them first.
             np.copyto(target, values, casting="unsafe")
-        self.count(command, operands)
-        self.count_written(command.target)
-
-    def count(self, command: Command, operands: tuple[Operand | None, ...]) -> None:
-        """Count a command and the bytes it reads."""
-        counters = self.counters
-        counters.commands += 1
-        access = resolve_view(command.target.descriptor)
-        if command.accumulate:
-            counters.read_bytes[access.space] += access.bytes
-        for operand in operands:
-            if operand is not None:
-                read = resolve_view(operand.descriptor)
-                # GATHER reads only the rows of the table that go to the target.
-                gathered = command.function is Function.GATHER and operand is command.first
-                counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
-                self._touch(read, operand.address)
-        counters.multiply_adds += macs(command)
-
-    def count_written(self, target: Operand) -> None:
-        """Count the bytes written to a target."""
-        access = resolve_view(target.descriptor)
-        self.counters.written_bytes[access.space] += access.bytes
-        self._touch(access, target.address)
-
-    def _touch(self, access: ResolvedView, address: int) -> None:
-        high_water = self.counters.high_water
-        if address + access.high > high_water[access.space]:
-            high_water[access.space] = address + access.high
 
 
 def memories_for(machine: Machine, footprint: Footprint) -> Memories:
@@ -158,20 +111,18 @@ def run(
     inputs: Mapping[str, Array],
     *,
     order: Order = "program",
-    queues: Queues = UNLIMITED,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> dict[str, Array]:
-    """Run the program once and return its outputs by name; `machine.counters` then holds its totals.
+    """Run the program once and return its outputs by name.
 
     `fill` may be empty if the constants are still in memory from an earlier run. `order` selects how the queues proceed
-    if the semaphores leave a choice; `queues` are their depths. `budget_instructions` limits the instructions, loops
-    unrolled.
+    if the semaphores leave a choice. `budget_instructions` limits the instructions, loops unrolled.
 
     Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
     """
-    load(program, machine, fill, order=order, queues=queues, budget_instructions=budget_instructions)
+    load(program, machine, fill, order=order, budget_instructions=budget_instructions)
     steps = start_run(program, machine.memories, inputs, budget_instructions=budget_instructions)
-    run_items(steps, machine.execute, order=order, queues=queues)
+    run_items(steps, machine.execute, order=order)
     return outputs_of(program, machine.memories)
 
 
@@ -181,23 +132,17 @@ def load(
     fill: Filling,
     *,
     order: Order = "program",
-    queues: Queues = UNLIMITED,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> None:
-    """Write the constants, if there are any, and then run the setup of the program; raise as `run`.
-
-    The setup counts in `machine.setup_counters`, not in the counters of the runs.
-    """
+    """Write the constants, if there are any, and then run the setup of the program; raise as `run`."""
     is_filled = False
     for address, array in fill:
         machine.memories.write(address, array)
         is_filled = True
     if is_filled and program.setup.code:
         setup = program.setup
-        runs, machine.counters = machine.counters, machine.setup_counters
         steps = _issued(setup.code, setup.layer_of, machine.memories, budget_instructions)
-        run_items(steps, machine.execute, order=order, queues=queues)
-        machine.counters = runs
+        run_items(steps, machine.execute, order=order)
 
 
 def start_run(

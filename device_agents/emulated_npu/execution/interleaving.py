@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -22,34 +22,25 @@ _Entry = tuple[int, int, Command | Wait | Post]
 """Position in the order of issue, index of the instruction, item."""
 
 
-class Queues(NamedTuple):
-    """The depths of the queues; issue stops while the queue of the next item is full."""
-
-    io_depth: int
-    cp_depth: int
-    vfu_depth: int = 1 << 16
-    llc_depth: int = 1 << 16
-
-
 _EAGER: Mapping[Order, tuple[Queue, ...]] = {
     "program": tuple(Queue),
     "io-first": (Queue.IO,),
     "cp-first": (Queue.CP,),
     "own-first": (Queue.VFU, Queue.LLC),
 }
-UNLIMITED = Queues(1 << 16, 1 << 16)
-"""Depths so large that an order reaches its extreme; they bound the memory that a long program takes."""
+_MOST_PENDING = 1 << 16
+"""Issued items of a queue: so many that an order reaches its extreme; they bound the memory that a program takes."""
 
 
-def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
-    """Apply every item, in an order that the semaphores and the depths of the queues allow.
+def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order) -> None:
+    """Apply every item, in an order that the semaphores allow.
 
     With "program" an item takes effect as soon as it is issued, if it can. With the others, a queue that is not
     preferred proceeds only if the preferred one is blocked or empty and nothing more can be issued.
 
     Raises Deadlock if no queue can proceed, and the errors of `execute` with the instruction's number added.
     """
-    for deadlock in run_while_possible(steps, execute, lambda _: True, order=order, queues=queues):
+    for deadlock in run_while_possible(steps, execute, lambda _: True, order=order):
         raise deadlock
 
 
@@ -59,14 +50,13 @@ def run_while_possible(
     is_ready: Callable[[Command], bool],
     *,
     order: Order,
-    queues: Queues,
 ) -> Iterator[Deadlock]:
     """Do the same as `run_items` for a core among others: yield the Deadlock that it would raise, then try again.
 
     A command at the head of its queue takes effect once `is_ready` returns true, which depends on the other cores.
     Raises the errors of `execute` with the instruction's number added.
     """
-    scheduler = _Scheduler(execute, is_ready, order, queues)
+    scheduler = _Scheduler(execute, is_ready, order)
     for step in steps:
         item = step.item
         if item is None:
@@ -81,11 +71,8 @@ def run_while_possible(
 class _Scheduler:
     """The queues of issued items, and the semaphores."""
 
-    def __init__(
-        self, execute: Callable[[Command], None], is_ready: Callable[[Command], bool], order: Order, queues: Queues
-    ) -> None:
+    def __init__(self, execute: Callable[[Command], None], is_ready: Callable[[Command], bool], order: Order) -> None:
         self._execute, self._can_start = execute, is_ready
-        self._depths = queues
         self._pending: dict[Queue, deque[_Entry]] = {queue: deque() for queue in Queue}
         self._semaphores: Counter[int] = Counter()
         self._issued = 0
@@ -94,7 +81,7 @@ class _Scheduler:
     def issue(self, pc: int, item: Command | Wait | Post) -> Iterator[Deadlock]:
         """Issue the next item after making room for it; yield whenever nothing can proceed."""
         pending = self._pending[item.queue]
-        while len(pending) >= self._depths[item.queue]:
+        while len(pending) >= _MOST_PENDING:
             yield from self._one_step()
         pending.append((self._issued, pc, item))
         self._issued += 1

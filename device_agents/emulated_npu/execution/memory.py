@@ -33,7 +33,6 @@ class ResolvedView:
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     elements: int
-    bytes: int
     disjoint: bool
 
 
@@ -56,7 +55,6 @@ def resolve_view(descriptor: Descriptor) -> ResolvedView:
         strides=used,
         dtype=NUMPY_TYPES[descriptor.dtype],
         elements=descriptor.elements,
-        bytes=descriptor.bytes,
         disjoint=_is_disjoint(dims, used, descriptor.dtype.bytes),
     )
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.functional import (
-    ExecutionCounters,
     Filling,
     FunctionalMachine,
     load,
@@ -23,7 +22,7 @@ from device_agents.emulated_npu.execution.functional import (
     outputs_of,
     start_run,
 )
-from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, run_while_possible
+from device_agents.emulated_npu.execution.interleaving import Order, run_while_possible
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.execution.operand_memories import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
@@ -56,21 +55,12 @@ class GroupProgram:
     preloads: Mapping[int, Preload] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class StreamRun:
-    """The outputs of every input by name, and the totals of each core over all inputs.
-
-    A payload counts as read by the sender and as written by the core it is sent to, not by others of that group.
-    """
-
-    outputs: tuple[Mapping[str, Array], ...]
-    counters: Mapping[int, ExecutionCounters]
-
-
 def run_stream(
     groups: Sequence[GroupProgram], machine: Machine, stream: Sequence[Mapping[str, Array]], *, order: Order = "program"
-) -> StreamRun:
-    """Run all cores on a stream of inputs of the network; `order` as in `functional.run`.
+) -> tuple[Mapping[str, Array], ...]:
+    """Run all cores on a stream of inputs of the network, and return the outputs of each by name.
+
+    `order` as in `functional.run`.
 
     A group starts the next input when all its cores have ended the last. It runs as many inputs ahead of other groups
     as it has messages for; on the machine a SEND would wait for a slot of the ring.
@@ -93,7 +83,7 @@ def run_stream(
     for group in running:
         for together, own in zip(outputs, group.outputs, strict=True):
             together.update(own)
-    return StreamRun(outputs, {each.core: each.functional.counters for group in running for each in group.cores})
+    return outputs
 
 
 def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: Order) -> list[_CoreExecution]:
@@ -112,14 +102,10 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
 
 @dataclass(frozen=True)
 class _SentPayload:
-    """The target as the sender names it, and the payload; None if that is in the memory already.
-
-    `is_notice`: the payload was sent to another core of the receiver's group; this message only announces it.
-    """
+    """The target as the sender names it, and the payload; None if that is in the memory already."""
 
     target: Operand
     payload: Array | None
-    is_notice: bool = False
 
 
 class _Mailboxes:
@@ -145,7 +131,7 @@ class _Mailboxes:
         elif sender in self._latest:
             *addressed, latest = self._latest[sender]
             if addressed == [number, group] and latest.target == command.target:
-                message = replace(latest, is_notice=True)
+                message = latest
         self._queues.setdefault((number, sender, command.peer), deque()).append(message)
         self.sent += 1
 
@@ -221,11 +207,9 @@ class _CoreExecution:
 
     def preload(self, preload: Preload) -> None:
         """Run the loads of a preload, and keep what they write."""
-        runs, self.functional.counters = self.functional.counters, self.functional.setup_counters
         for step in sequence(preload.code):
             if isinstance(step.item, Command):
                 self.functional.execute(step.item)
-        self.functional.counters = runs
         first, end = preload.kept
         kept = Descriptor(Space.SB, DataType.UINT8, (end - first,), (1,))
         self._kept = first, self.memories.view(Operand(kept, first)).copy()
@@ -236,7 +220,7 @@ class _CoreExecution:
         steps = start_run(self.program, self.memories, inputs)
         if self._kept is not None:
             self.memories.write(*self._kept, Space.SB)
-        return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=UNLIMITED)
+        return run_while_possible(steps, self._execute, self._is_ready, order=order)
 
     def _is_ready(self, command: Command) -> bool:
         return command.function is not Function.RECEIVE or self._messages.is_there(self._number, self.core, command)
@@ -245,12 +229,11 @@ class _CoreExecution:
         if command.function not in (Function.SEND, Function.RECEIVE):
             self.functional.execute(command)
             return
-        operands = operands_of(command)
+        operands_of(command)  # raises for operands that it must not have
         if command.function is Function.SEND:
             self._send(command)
         else:
             self._receive(command)
-        self.functional.count(command, operands)
 
     def _send(self, command: Command) -> None:
         payload: Array | None = None
@@ -266,5 +249,3 @@ class _CoreExecution:
         message = self._messages.take(self._number, self.core, command)
         if message.payload is not None:
             np.copyto(target, message.payload)
-            if not message.is_notice:
-                self.functional.count_written(command.target)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
@@ -19,16 +19,6 @@ from device_agents.emulated_npu.partition.node_graph import Workload
 
 # Keeps the score of every workload finite.
 _LARGEST_FACTOR = 1e100
-
-
-class SplitScore(Protocol):
-    """A score that never decreases when nodes are added, and the storage that a workload occupies."""
-
-    def score(self, accumulated: Workload, network: Workload, group: CoreGroup, /) -> float:
-        """Return the score of `accumulated` per core of `group`; `network` is the sum over all nodes."""
-
-    def occupied_bytes(self, workload: Workload, /) -> float:
-        """Return the bytes of storage that a workload occupies in its group."""
 
 
 class Shares(NamedTuple):
@@ -108,6 +98,10 @@ class AbsoluteScore:
     def occupied_bytes(self, workload: Workload, /) -> float:
         """Return the accumulated static and dynamic storage."""
         return float(workload.stored_bytes)
+
+
+SplitScore = ShareScore | AbsoluteScore
+"""A score that never decreases when nodes are added."""
 
 
 def _check_weights(coefficients: Mapping[str, float]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,11 +13,6 @@ from device_agents.emulated_npu.timing.cost.command_cost import macs
 from device_agents.emulated_npu.unit_commands import Command, Function, Space
 from device_agents.emulated_npu.unit_settings import Binary
 
-Moves = Mapping[tuple[Space, Space], int]
-"""Bytes by source and target memory."""
-
-_MOVING = (Function.LOAD, Function.STORE, Function.COPY)
-
 
 @dataclass(frozen=True)
 class DftCounters:
@@ -26,9 +21,7 @@ class DftCounters:
     - `length`: of a block. `kernel_level`: the memory that holds the kernel DFTs.
     - `kernel_transforms`: two-dimensional kernel DFTs that the setup computes.
     - `bins`: frequencies of a block whose kernel DFTs are fetched.
-    - `stored`: complex numbers that the DFT of a block stores.
     - `multiplications`: real multiplications of the pointwise product in a run.
-    - `moves`: bytes of a run; `setup_moves`: bytes of all kernel DFTs. The matrix unit reads NB and SB and writes NB.
     """
 
     name: str
@@ -37,10 +30,7 @@ class DftCounters:
     kernel_level: Space
     kernel_transforms: int
     bins: int
-    stored: int
     multiplications: int
-    moves: Moves
-    setup_moves: Moves
 
 
 def dft_counters(compiled: Compiled) -> tuple[DftCounters, ...]:
@@ -64,7 +54,6 @@ def _by_layer(code: bytes, layer_of: tuple[int, ...]) -> _Commands:
 
 def _counted(one: TransformedConvolution, runs: _Commands, setup: _Commands) -> DftCounters:
     blocks = one.blocks
-    complex_of_transforms = _transformed(_of(runs, one.transforms)) // 2
     complex_of_kernels = _transformed(_of(setup, one.kernels)) // 2
     products = list(_of(runs, one.products))
     level, kernels = _kernel_dfts(_of(setup, one.kernels))
@@ -76,10 +65,7 @@ def _counted(one: TransformedConvolution, runs: _Commands, setup: _Commands) -> 
         level,
         complex_of_kernels // blocks.stored,
         sum(size for _, size in fetched) // (2 * blocks.kernel_transforms),
-        complex_of_transforms // (blocks.number * blocks.groups * blocks.channels),
         sum(map(_multiplications, products)),
-        _moves(_of(runs, one.layers)),
-        _moves(command for commands in setup.values() for command in commands),
     )
 
 
@@ -116,14 +102,3 @@ def _fetched(command: Command, level: Space, kernels: range) -> Iterator[tuple[i
         batch = descriptor.dims[0] if len(descriptor.dims) > 2 else 1
         for place in range(batch):
             yield source.address + place * descriptor.strides[0] * (batch > 1), descriptor.elements // batch
-
-
-def _moves(commands: Iterable[Command]) -> Moves:
-    """Return the bytes that loads, stores and copies move, and that units read and write."""
-    found: Counter[tuple[Space, Space]] = Counter()
-    for command in commands:
-        target = command.target.descriptor
-        for source in command.sources:
-            read = source.descriptor
-            found[read.space, target.space] += target.bytes if command.function in _MOVING else read.bytes
-    return found

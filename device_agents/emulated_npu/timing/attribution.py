@@ -8,7 +8,7 @@ without gap or overlap, so every picosecond belongs to one layer.
 from __future__ import annotations
 
 import enum
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -68,12 +68,12 @@ def binding_path(schedule: Schedule, since_ps: int = 0) -> Iterator[Segment]:
     yield from _path(schedule, last, False, since_ps)
 
 
-def layer_times(schedule: Schedule) -> dict[int, list[int]]:
-    """Return the picoseconds of each layer by Activity; the key NOTHING holds the time of no layer."""
-    sums: dict[int, list[int]] = defaultdict(lambda: [0] * len(Activity))
-    for step, activity, begin, end in binding_path(schedule):
-        sums[layer_of(schedule.steps[step])][activity] += end - begin
-    return dict(sums)
+def layer_times(schedule: Schedule) -> Counter[int]:
+    """Return the picoseconds of each layer; the key NOTHING holds the time of no layer."""
+    sums: Counter[int] = Counter()
+    for segment in binding_path(schedule):
+        sums[layer_of(schedule.steps[segment.step])] += segment.end_ps - segment.begin_ps
+    return sums
 
 
 def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:

@@ -97,7 +97,7 @@ def simulate(
         if duration and isinstance(step.item, Command) and costs.cost(step.item).on_mfu
     )
     waiting = Queue(queues_ps.index(max(queues_ps)))
-    layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
+    layers_ps = layer_times(result)
     count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
     return Timing(
         schedule=result,
@@ -111,19 +111,16 @@ def simulate(
         wait_ps=result.makespan_ps - max(queues_ps),
         waiting_queue=waiting,
         waits=wait_times(result, waiting),
-        layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
-        no_layer_ps=layers_ps.get(NOTHING, 0),
+        layers=tuple(layers_ps[layer] for layer in range(count)),
+        no_layer_ps=layers_ps[NOTHING],
         vfu_queue_ps=queues_ps[Queue.VFU],
         llc_queue_ps=queues_ps[Queue.LLC],
     )
 
 
-def simulate_program(
-    program: Program, machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
-) -> Timing:
+def simulate_program(program: Program, machine: Machine) -> Timing:
     """Decode a program, unroll its loops and time it. Raises `InvalidProgram`, and as `simulate`."""
-    steps = sequence(program.code, layer_of=program.layer_of)
-    return simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+    return simulate(sequence(program.code, layer_of=program.layer_of), machine)
 
 
 def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:

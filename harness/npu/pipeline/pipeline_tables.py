@@ -129,18 +129,8 @@ def _facts(divided: PartitionRun) -> Iterator[tuple[str, str]]:
 
 _SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
 _GROUPS = (
-    "group",
-    "cores",
-    "parts",
-    "nodes",
-    "from",
-    "predicted ms",
-    "own ms",
-    "load",
-    "received",
-    "DDR",
-    "resident",
-    "works on",
+    *("group", "cores", "parts", "nodes", "from", "predicted ms", "own ms", "load", "received", "DDR"),
+    *("resident", "works on"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report.figures import NetworkPoint, compare
@@ -16,22 +15,12 @@ from harness.report.page_values import (
     signed_percent,
     unit_for,
 )
-from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.validation.oracle_comparison import NetworkTruth, OracleReport
 
 
-@dataclass(frozen=True)
-class TruthSection:
-    """Layers of all validated networks next to the times that the device reports."""
-
-    facts: Facts
-    figure: CaptionedFigure | None
-    tables: tuple[ReportTable, ...]
-
-
-def truth_section(oracle: OracleReport) -> TruthSection:
+def truth_section(oracle: OracleReport) -> dict[str, object]:
     """Return the section of a validation in which the device reported the times of its layers."""
     points = [point for network in oracle.networks for point in _points(network)]
     figure = None
@@ -41,7 +30,7 @@ def truth_section(oracle: OracleReport) -> TruthSection:
     tables = [_layers(network) for network in oracle.networks]
     if oracle.overhead:
         tables.append(_overhead(oracle))
-    return TruthSection(tuple(_facts(oracle)), figure, tuple(tables))
+    return {"facts": tuple(_facts(oracle)), "figure": figure, "tables": tables}
 
 
 def _facts(oracle: OracleReport) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import TEXT, WARNING, base_figure, draw, figure_json
@@ -29,14 +28,6 @@ is large where layers read all layers before them.
 _PIXELS_A_ROW = 34
 
 
-@dataclass(frozen=True)
-class GraphLayout:
-    """The places of vertices, and the path of each edge in the order of the edges; a rank is 1 wide."""
-
-    vertices: tuple[Point, ...]
-    edges: tuple[tuple[Point, ...], ...]
-
-
 class _Path:
     """Receives the path of an edge from the library."""
 
@@ -47,8 +38,11 @@ class _Path:
         self.points = list(points)
 
 
-def graph_layout(count: int, edges: Sequence[tuple[int, int]]) -> GraphLayout:
-    """Place `count` vertices that are connected by `edges`; no edge is given twice, and there is no cycle."""
+def graph_layout(count: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Point], list[list[Point]]]:
+    """Place `count` vertices that are connected by `edges`; no edge is given twice, and there is no cycle.
+
+    Return the places of the vertices, and the path of each edge; a rank is 1 wide.
+    """
     from grandalf.graphs import Edge, Graph, Vertex
     from grandalf.layouts import SugiyamaLayout, VertexViewer
 
@@ -73,15 +67,11 @@ def graph_layout(count: int, edges: Sequence[tuple[int, int]]) -> GraphLayout:
         placed |= {at: _moved(point, offset) for at, point in places.items()}
         offset_of |= dict.fromkeys(own, offset)
         lowest = max(placed[at][1] for at in own) + _APART
-    paths = tuple(
-        (
-            placed[start],
-            *(_moved(_turned(point), offset_of[start]) for point in connection.view.points[1:-1]),
-            placed[end],
-        )
-        for (start, end), connection in zip(edges, connections, strict=True)
-    )
-    return GraphLayout(tuple(placed[at] for at in range(count)), paths)
+    paths = []
+    for (start, end), connection in zip(edges, connections, strict=True):
+        inner = (_moved(_turned(point), offset_of[start]) for point in connection.view.points[1:-1])
+        paths.append([placed[start], *inner, placed[end]])
+    return [placed[at] for at in range(count)], paths
 
 
 def _turned(point: Point) -> Point:
@@ -110,21 +100,21 @@ def is_drawable(count: int, edges: Sequence[tuple[int, int]]) -> bool:
 
 def graph_figure(bars: Sequence[LayerBar], edges: Sequence[tuple[int, int]]) -> str:
     """Draw the layers, each with the text of its tooltip, and the edges between them."""
-    placed = graph_layout(len(bars), edges)
-    ys = [y for _, y in placed.vertices] + [y for path in placed.edges for _, y in path]
+    vertices, paths = graph_layout(len(bars), edges)
+    ys = [y for path in (vertices, *paths) for _, y in path]
     low, high = min(ys) - 0.7, max(ys) + 0.7
-    last = max(x for x, _ in placed.vertices)
+    last = max(x for x, _ in vertices)
     height = int(min(700, 110 + _PIXELS_A_ROW * (high - low)))
     unit = unit_for(bar.latency_s or 0.0 for bar in bars)
     plot = base_figure(height, ("layers, as data flows", ""), ("linear", "linear"), (-0.7, last + 0.7), (low, high))
     plot.yaxis.visible = plot.xaxis.visible = False
     plot.grid.visible = False
-    xs = [[x for x, _ in path] for path in placed.edges]
-    plot.multi_line(xs, [[y for _, y in path] for path in placed.edges], line_color=TEXT, line_alpha=0.55)
+    xs = [[x for x, _ in path] for path in paths]
+    plot.multi_line(xs, [[y for _, y in path] for path in paths], line_color=TEXT, line_alpha=0.55)
     for known in (True, False):
         chosen = [at for at, bar in enumerate(bars) if (bar.latency_s is not None) == known]
         if chosen:
-            _draw(plot, [bars[at] for at in chosen], chosen, [placed.vertices[at] for at in chosen], unit)
+            _draw(plot, [bars[at] for at in chosen], chosen, [vertices[at] for at in chosen], unit)
     return figure_json(plot)
 
 

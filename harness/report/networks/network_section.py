@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from harness.report.networks import layer_figures, network_graph
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import CaptionedFigure, ReportTable, Unit, display, duration, percent, unit_for
-from harness.text import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.layer_estimates import LayerEstimate
@@ -24,31 +23,23 @@ _SEPARATOR = re.compile(r"[./:]+")
 _MOST_BLOCKS = 40
 
 
-@dataclass(frozen=True)
-class NetworkSection:
-    """The section of one network; `free` lists the nodes that take no time by reason."""
-
-    name: str
-    headline: str
-    warning: str
-    coverage: Facts
-    figures: tuple[CaptionedFigure, ...]
-    tables: tuple[ReportTable, ...]
-    free: tuple[tuple[str, list[str]], ...]
-
-
-def section(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]] | None = None) -> NetworkSection:
+def section(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]] | None) -> dict[str, object]:
     """Return a network's section; `edges` are the numbers of layers and of their readers, and give its graph."""
-    coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
     unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
     headline, warning = covered, ""
     if unknown:
         headline = f"at least {covered}; {unknown} layers are not in the table"
         others = f"The other layers take {covered}; shares refer to that."
         warning = f"{unknown} of {len(estimate.layers)} layers are not in the table. {others}"
-    drawn = [*_figures(estimate), *([] if edges is None else _graph(estimate, edges))]
-    tables = (_layers(estimate), *_roll_ups(estimate))
-    return NetworkSection(display(estimate.name), headline, warning, coverage, tuple(drawn), tables, _free(estimate))
+    return {
+        "name": display(estimate.name),
+        "headline": headline,
+        "warning": warning,
+        "coverage": [(kind, str(count)) for kind, count in estimate.coverage.items()],
+        "figures": [*_figures(estimate), *([] if edges is None else _graph(estimate, edges))],
+        "tables": [_layers(estimate), *_roll_ups(estimate)],
+        "free": _free(estimate),
+    }
 
 
 def _figures(estimate: NetworkEstimate) -> list[CaptionedFigure]:

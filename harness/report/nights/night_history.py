@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,37 +32,6 @@ _WIDTH, _HEIGHT, _MARGIN = 120.0, 26.0, 3.0
 _MOST_TICKS = 8
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A small drawing of a time series: the points of the nights, and the marks of the steps."""
-
-    points: str
-    level: str
-    steps: tuple[tuple[float, float], ...]
-    label: str
-
-
-@dataclass(frozen=True)
-class HistoryRow:
-    """A subject's row: its cells, and its curve."""
-
-    cells: tuple[str, ...]
-    curve: Curve
-    is_slower: bool
-
-
-@dataclass(frozen=True)
-class HistorySection:
-    """One set on one device."""
-
-    title: str
-    nights: str
-    header: tuple[str, ...]
-    rows: tuple[HistoryRow, ...]
-    figures: tuple[CaptionedFigure, ...]
-    more: str
-
-
 def write_history(path: Path, sets: Sequence[SetHistory], command: str) -> None:
     """Write the page of these sets; raises ConfigurationError if it cannot be written."""
     write_whole(path, render_history(sets, command).encode("utf-8"))
@@ -73,7 +42,8 @@ def render_history(sets: Sequence[SetHistory], command: str) -> str:
     return page(_TEMPLATE, sections=[_section(one) for one in sets], saved=_saved(sets), command=command)
 
 
-def _section(one: SetHistory) -> HistorySection:
+def _section(one: SetHistory) -> dict[str, object]:
+    """Return the section of one set on one device."""
     drawn = sorted(one.subjects, key=lambda history: (history.subject.kind == "layer", not history.steps))[:MAX_FIGURES]
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
@@ -81,30 +51,22 @@ def _section(one: SetHistory) -> HistorySection:
     nights = f"{several if len(one.nights) > 1 else one.nights[0]}, {display(one.clock)} clock"
     machine = f". The machine in the last night: {display(one.machine, 400)}" if one.machine else ""
     unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
-    return HistorySection(
-        title=f"{display(one.set)} on {display(one.device)}",
-        nights=f"{nights}{'' if one.subjects else '; a comparison needs at least two nights'}{machine}",
-        header=(
-            "subject",
-            "kind",
-            "operator",
-            f"last night, {unit.symbol}",
-            "±",
-            "last step",
-            "since",
-            "accepted because",
-        ),
-        rows=tuple(_row(one, history, unit) for history in one.subjects),
-        figures=tuple(figures),
-        more=f"{left} subjects without a step have no figure here; the table has their curves." if left else "",
-    )
+    latency = f"last night, {unit.symbol}"
+    return {
+        "title": f"{display(one.set)} on {display(one.device)}",
+        "nights": f"{nights}{'' if one.subjects else '; a comparison needs at least two nights'}{machine}",
+        "header": ("subject", "kind", "operator", latency, "±", "last step", "since", "accepted because"),
+        "rows": [_row(one, history, unit) for history in one.subjects],
+        "figures": figures,
+        "more": f"{left} subjects without a step have no figure here; the table has their curves." if left else "",
+    }
 
 
 def _latency(history: SubjectHistory, value: float) -> str:
     return percent(value) if history.subject.kind == "device" else duration(value)
 
 
-def _row(one: SetHistory, history: SubjectHistory, unit: Unit) -> HistoryRow:
+def _row(one: SetHistory, history: SubjectHistory, unit: Unit) -> dict[str, object]:
     """Return the row of a subject; the device as a whole has no latency, its curve shows its relative speed."""
     last, subject = history.nights[-1], history.subject
     step = history.steps[-1] if history.steps else None
@@ -119,10 +81,12 @@ def _row(one: SetHistory, history: SubjectHistory, unit: Unit) -> HistoryRow:
         step.night if step else "",
         display(acceptance.reason) if acceptance else "",
     )
-    return HistoryRow(cells, _curve(history), step is not None and step.change > 0 and acceptance is None)
+    is_slower = step is not None and step.change > 0 and acceptance is None
+    return {"cells": cells, "curve": _curve(history), "is_slower": is_slower}
 
 
-def _curve(history: SubjectHistory) -> Curve:
+def _curve(history: SubjectHistory) -> dict[str, object]:
+    """Return a small drawing of a time series: the points of the nights, and the marks of the steps."""
     values = [night.latency_s for night in history.nights]
     held = [*values, *(night.level_s for night in history.nights)]
     low, span = min(held), (max(held) - min(held)) or 1.0
@@ -138,7 +102,7 @@ def _curve(history: SubjectHistory) -> Curve:
     marks = tuple(spot for spot, night in zip(levels, history.nights, strict=True) if night.night in stepped)
     points, level = (" ".join(f"{x},{y}" for x, y in drawn) for drawn in (places, levels))
     label = f"{display(history.subject.name)}: {_latency(history, min(values))} to {_latency(history, max(values))}"
-    return Curve(points, level, marks, label)
+    return {"points": points, "level": level, "steps": marks, "label": label}
 
 
 def _caption(history: SubjectHistory) -> str:

@@ -13,7 +13,7 @@ from scratchpad import Array, Scratchpad, dense
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
+from device_agents.emulated_npu.execution.interleaving import Order, run_items
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
@@ -85,36 +85,6 @@ def test_a_view_of_a_source_is_not_overwritten_by_its_own_activation() -> None:
     assert pad.machine.memories.view(x).ravel().tolist() == [-1, 2]
 
 
-def test_counters() -> None:
-    """The counters hold bytes by memory, multiply-adds and the highest byte touched."""
-    pad = Scratchpad(4096)
-    machine = pad.machine
-    machine.execute(Command(Function.LOAD, nb(100, 1, 4, 4, 3), ddr(400, 1, 4, 4, 3)))
-    weights = Operand(dense(Space.SB, FLOAT, 1, 3, 3, 3, 2), 0)
-    machine.execute(
-        Command(
-            Function.CONVOLVE,
-            nb(1000, 1, 2, 2, 2),
-            nb(100, 1, 4, 4, 3),
-            weights,
-            settings=Settings((1, 3, 3)),
-            accumulate=True,
-        )
-    )
-    table = ddr(0, 9, 5)
-    index = Operand(dense(Space.NB, DataType.INT64, 2), 1200)
-    machine.execute(Command(Function.GATHER, nb(2000, 2, 5), table, index))
-    counters = machine.counters
-    assert counters.commands == 3
-    assert counters.read_bytes[Space.DDR] == 48 * 4 + 10 * 4
-    assert counters.read_bytes[Space.NB] == 48 * 4 + 8 * 4 + 2 * 8
-    assert counters.read_bytes[Space.SB] == 54 * 4
-    assert counters.written_bytes[Space.NB] == 48 * 4 + 8 * 4 + 10 * 4
-    assert counters.multiply_adds == 8 * 27
-    assert counters.high_water[Space.NB] == 2040
-    assert counters.high_water[Space.DDR] == 400 + 192
-
-
 MISPLACED = [
     Command(Function.LOAD, nb(0, 2), nb(8, 2)),
     Command(Function.STORE, nb(0, 2), nb(8, 2)),
@@ -157,18 +127,17 @@ def double_buffered(machine: FunctionalMachine) -> list[Item]:
     return items
 
 
-def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine, queues: Queues | None = None) -> Array:
+def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine) -> Array:
     """Return the second half of DDR after the items."""
-    run_items(steps(items), machine.execute, order=order, queues=queues or UNLIMITED)
+    run_items(steps(items), machine.execute, order=order)
     return machine.memories.view(ddr(16, 4)).copy()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("depth", [1, 3, 1000])
-def test_a_synchronised_program_gives_the_same_in_every_order(order: Order, depth: int) -> None:
-    """With all semaphores, neither the order nor the depth of the queues changes the result."""
+def test_a_synchronised_program_gives_the_same_in_every_order(order: Order) -> None:
+    """With all semaphores, the order of the queues does not change the result."""
     machine = Scratchpad(64).machine
-    values = outcome(double_buffered(machine), order, machine, Queues(depth, depth))
+    values = outcome(double_buffered(machine), order, machine)
     np.testing.assert_array_equal(values, [0, 2, 4, 6])
 
 
@@ -230,20 +199,6 @@ def test_a_deadlock_names_both_instructions(order: Order) -> None:
         outcome(items, order, Scratchpad(64).machine)
     assert "instruction 0 in queue IO waits for semaphore 2" in caught.value.what
     assert "instruction 1 in queue CP waits for semaphore 7 to be 3" in caught.value.what
-
-
-def test_a_full_queue_can_be_the_deadlock() -> None:
-    """A program that works with deep queues deadlocks if a full queue keeps its POST from being issued."""
-    items: list[Item] = [
-        Wait(Queue.CP, 5),
-        Command(Function.FILL, nb(0, 1)),
-        Command(Function.FILL, nb(0, 1)),
-        Post(Queue.IO, 5),
-    ]
-    machine = Scratchpad(64).machine
-    outcome(items, "program", machine, Queues(4, 3))
-    with pytest.raises(Deadlock, match="queue IO is empty; instruction 0 in queue CP"):
-        outcome(items, "program", machine, Queues(4, 2))
 
 
 def test_a_fault_names_its_instruction() -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from counting_machine import CountingMachine
 from small_models import model, node
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.functional import memories_for, run
 from device_agents.emulated_npu.inference import (
     MOST_ITEMS,
     MOST_ITEMS_OF_FILE,
@@ -48,10 +49,10 @@ def _compiled(options: Options) -> Compiled:
     return compile_model(proto.SerializeToString(), EDGE, options)
 
 
-def _run(compiled: Compiled) -> ExecutionCounters:
-    functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
+def _run(compiled: Compiled) -> CountingMachine:
+    functional = CountingMachine(memories_for(compiled.machine, compiled.program.footprint))
     run(compiled.program, functional, compiled.image({}), {"x": PICTURE})
-    return functional.counters
+    return functional
 
 
 def test_outputs_that_no_layer_reads_are_not_useful() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, steps_of, store
 
-from device_agents.emulated_npu.machine import Energy, energy_figures, load_preset
+from device_agents.emulated_npu.machine import energy_figures, load_preset
+from device_agents.emulated_npu.machine.parts import Energy
 from device_agents.emulated_npu.reports.energy_report import run_energy
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import DataType

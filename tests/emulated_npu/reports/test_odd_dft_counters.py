@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from counting_machine import CountingMachine
 from networks_on_npu import TOLERANCE
 from odd_dft_networks import DIRECT, EDGE, by_dft, commands_of, convolution, setup_commands_of
 from published_figures.published import read_anchor
 
 from device_agents.emulated_npu.compiler.stages import compile_model
-from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.functional import memories_for, run
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
 from device_agents.emulated_npu.timing.cost.command_cost import macs
-from device_agents.emulated_npu.unit_commands import Command, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 ANCHOR = read_anchor("odd_dft")
 
@@ -56,7 +58,10 @@ def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], 
     number = shape[0] * -(-outputs[0] // valid[0]) * -(-outputs[1] // valid[1])
     assert counters.blocks == number
     assert counters.bins == (length * length + 1) // 2
-    assert counters.stored == (length // 2 + 1) * length
+    (one,) = compiled.graph.dft
+    transforms = [each for each in commands_of(compiled) if each.layer in one.transforms]
+    elements = sum(each.target.descriptor.elements for each in transforms if each.function is Function.CONVOLVE)
+    assert elements == 2 * number * shape[1] * (length // 2 + 1) * length
     assert counters.kernel_transforms == weights[0] * weights[1]
     assert counters.multiplications == 4 * counters.bins * weights[0] * weights[1] * number
 
@@ -67,7 +72,7 @@ def test_one_kernel_dft_however_many_blocks() -> None:
     (one,), (more,) = dft_counters(few), dft_counters(many)
     assert (one.blocks, more.blocks) == (1, 25)
     assert one.kernel_transforms == more.kernel_transforms == 12
-    assert one.setup_moves == more.setup_moves
+    assert _moves(setup_commands_of(few)) == _moves(setup_commands_of(many))
     assert not any("kernel" in name for name in many.program.layers)
     assert all("kernel" in name for name in many.program.setup.layers)
 
@@ -75,16 +80,16 @@ def test_one_kernel_dft_however_many_blocks() -> None:
 def test_every_level_is_passed() -> None:
     """Blocks pass DDR, NB, last-level cache, NB and the unit; kernel DFTs pass SB instead of NB."""
     compiled = by_dft(convolution((1, 8, 40, 40), (8, 8, 5, 5)), 15, dft_kernels="llc")
-    (counters,) = dft_counters(compiled)
+    moves, setup_moves = _moves(commands_of(compiled)), _moves(setup_commands_of(compiled))
     blocks = compiled.graph.dft[0].blocks
     high_bytes = 8 * blocks.padded[0] * blocks.padded[1] * 4
-    assert counters.moves[Space.DDR, Space.NB] >= 8 * 40 * 40 * 4
-    assert counters.moves[Space.NB, Space.LLC] >= high_bytes
-    assert counters.moves[Space.LLC, Space.NB] >= high_bytes
-    assert counters.moves[Space.LLC, Space.SB] == blocks.bins * 8 * 8 * 2 * 4
-    assert counters.moves[Space.SB, Space.NB] > 0
-    assert counters.moves[Space.NB, Space.DDR] == 8 * 36 * 36 * 4
-    assert counters.setup_moves[Space.NB, Space.LLC] >= blocks.stored * 8 * 8 * 2 * 4
+    assert moves[Space.DDR, Space.NB] >= 8 * 40 * 40 * 4
+    assert moves[Space.NB, Space.LLC] >= high_bytes
+    assert moves[Space.LLC, Space.NB] >= high_bytes
+    assert moves[Space.LLC, Space.SB] == blocks.bins * 8 * 8 * 2 * 4
+    assert moves[Space.SB, Space.NB] > 0
+    assert moves[Space.NB, Space.DDR] == 8 * 36 * 36 * 4
+    assert setup_moves[Space.NB, Space.LLC] >= blocks.stored * 8 * 8 * 2 * 4
 
 
 @pytest.mark.parametrize("level", ["llc", "ddr"])
@@ -93,7 +98,8 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
     network = convolution((1, 4, 21, 20), (3, 4, 5, 5), pads=[2] * 4)
     compiled = by_dft(network, 11, dft_kernels=level)
     (counters,) = dft_counters(compiled)
-    fetched = {space for space in (Space.LLC, Space.DDR) if counters.moves[space, Space.SB] >= 61 * 4 * 3 * 2 * 4}
+    moves = _moves(commands_of(compiled))
+    fetched = {space for space in (Space.LLC, Space.DDR) if moves[space, Space.SB] >= 61 * 4 * 3 * 2 * 4}
     assert Space[level.upper()] in fetched
     assert (Space.LLC in fetched) is (level == "llc")
     kernels = [each for layer in compiled.graph.dft[0].kernels for each in _written(setup_commands_of(compiled), layer)]
@@ -103,6 +109,18 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
     assert runs
     for space, first, end in kernels:
         assert not any(space is other and low < end and first < high for other, low, high in runs)
+
+
+def _moves(commands: list[Command]) -> Counter[tuple[Space, Space]]:
+    """Return the bytes that loads, stores and copies move, and that units read and write, by source and target."""
+    found: Counter[tuple[Space, Space]] = Counter()
+    for command in commands:
+        target = command.target.descriptor
+        moving = command.function in (Function.LOAD, Function.STORE, Function.COPY)
+        for source in command.sources:
+            read = source.descriptor
+            found[read.space, target.space] += target.bytes if moving else read.bytes
+    return found
 
 
 def _written(commands: list[Command], layer: int | None = None) -> Iterator[tuple[Space, int, int]]:
@@ -119,20 +137,19 @@ def test_the_same_program_runs_again_and_again() -> None:
     network = convolution((1, 4, 21, 20), (3, 4, 5, 5), pads=[2] * 4)
     for level in ("llc", "ddr"):
         compiled = by_dft(network, 11, dft_kernels=level)
-        machine = FunctionalMachine(memories_for(EDGE, compiled.program.footprint))
+        machine = CountingMachine(memories_for(EDGE, compiled.program.footprint))
         first = run(compiled.program, machine, compiled.image(network.weights), network.inputs)
-        once, setup = machine.counters.commands, machine.setup_counters.commands
+        once, setup = len(commands_of(compiled)), len(setup_commands_of(compiled))
+        assert machine.commands == setup + once
         other = {"x": 2 * network.inputs["x"]}
         second = run(compiled.program, machine, (), other)
         bias = network.weights["b"][None, :, None, None]
         assert np.abs(2 * (first["y"] - bias) - (second["y"] - bias)).max() <= TOLERANCE * np.abs(second["y"]).max()
-        assert machine.counters.commands == 2 * once
-        assert machine.setup_counters.commands == setup > 0
+        assert machine.commands == setup + 2 * once > 2 * once
 
 
 def test_without_a_last_level_cache() -> None:
     """Without a last-level cache everything lies in DDR."""
     machine = replace(EDGE, llc=Memory(0, 0.0, 0.0, 0))
     compiled = by_dft(convolution((1, 4, 21, 20), (3, 4, 5, 5)), 11, machine)
-    (counters,) = dft_counters(compiled)
-    assert all(Space.LLC not in move for move in counters.moves)
+    assert all(Space.LLC not in move for move in _moves(commands_of(compiled)))

@@ -13,7 +13,14 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, sound
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
-from device_agents.emulated_npu.timing.attribution import Activity, Segment, WaitTime, binding_path, layer_times
+from device_agents.emulated_npu.timing.attribution import (
+    Activity,
+    Segment,
+    WaitTime,
+    binding_path,
+    layer_of,
+    layer_times,
+)
 from device_agents.emulated_npu.timing.simulation import marginal_ps, simulate
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait
 
@@ -216,9 +223,11 @@ def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> N
         assert row.mfu_utilisation is None or row.mfu_utilisation <= 1
 
 
-def test_layer_times_are_divided_by_activity() -> None:
-    """A layer's share is divided by activity, and the path of three steps is as expected."""
+def test_layer_times_are_those_of_the_path() -> None:
+    """A layer has the time of its segments, and the path of three steps is as expected."""
     timing = simulate(_pipeline(1), machine())
-    assert layer_times(timing.schedule)[1] == [0, 4_000, 0, 0, 0]
+    assert layer_times(timing.schedule)[1] == 4_000
     path = [*binding_path(timing.schedule)]
+    steps = timing.schedule.steps
+    assert {one.activity for one in path if layer_of(steps[one.step]) == 1} == {Activity.CP}
     assert path[1] == Segment(3, Activity.CP, 10_000, 14_000)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.machine import Machine, Memory, Mfu, Vfu
+from device_agents.emulated_npu.machine import Machine, Memory, Mfu
+from device_agents.emulated_npu.machine.parts import Vfu
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, Traffic, external_bytes, macs
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings

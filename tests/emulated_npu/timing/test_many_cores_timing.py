@@ -12,7 +12,8 @@ from timed_programs import compute, load, machine, steps_of, store
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
-from device_agents.emulated_npu.machine import Cores, find_machine
+from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.machine.parts import Cores
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream import InputRun
 from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores

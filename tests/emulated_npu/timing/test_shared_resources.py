@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from timed_programs import compute, load, machine, operand, steps_of, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, Memory
+from device_agents.emulated_npu.machine import Machine, Memory
+from device_agents.emulated_npu.machine.parts import Cores, Interconnect
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock,
 from device_agents.emulated_npu.isa.encoding import encode
 from device_agents.emulated_npu.isa.instructions import Opcode, control
 from device_agents.emulated_npu.isa.program import Footprint, Program
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, simulate, simulate_program
@@ -163,7 +163,7 @@ def test_a_program_is_timed_from_its_code() -> None:
     assert timing.layers == (2_000 * (2 + 3 + 3), 2_000 * 3)
     assert timing.no_layer_ps == 2_000 * 3
     with pytest.raises(BudgetExceeded):
-        simulate_program(program, machine(issue_cycles=2), cycle_budget=20)
+        simulate(sequence(program.code), machine(issue_cycles=2), cycle_budget=20)
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------

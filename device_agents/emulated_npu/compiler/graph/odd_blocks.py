@@ -70,11 +70,6 @@ class OddBlocks:
         """Kernel DFTs: one for every kernel, which all blocks share."""
         return self.groups * self.channels * self.outputs
 
-    @property
-    def multiplications(self) -> int:
-        """Real multiplications of the pointwise product of all blocks: four per complex one."""
-        return 4 * self.bins * self.kernel_transforms * self.number
-
 
 @dataclass(frozen=True)
 class TransformedConvolution:

@@ -62,7 +62,7 @@ class Channel:
 class MessageTransfer(NamedTuple):
     """The message of a SEND or RECEIVE.
 
-    `joins`: the transfers of a SEND, encoded as in `io_ops`. `ring`: the group whose ring slot it fills. `channel`:
+    `joins`: the transfers of a SEND, encoded as in `ops`. `ring`: the group whose ring slot it fills. `channel`:
     None if no core takes the message, or none sends it. `delay_ps`: the latency of the links. `is_foreign`: the peer
     belongs to another group.
     """
@@ -78,10 +78,9 @@ class MessageTransfer(NamedTuple):
 class CoreCode:
     """The translated steps of one core.
 
-    `machine` is that of its kind. By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`,
-    `cp_ops`, `vfu_ops`), semaphore and count of WAIT and POST (`io_units`, `cp_units`, `vfu_units`), the `transfers` of
-    a command with several, and `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the
-    VFU queue.
+    `machine` is that of its kind. By step: `kinds` and `gaps` (issue time). By queue, then entry: the operation
+    (`ops`), and semaphore and count of WAIT and POST (`units`). By entry of the IO queue: the `transfers` of a command
+    with several, and `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the VFU queue.
     """
 
     index: int
@@ -90,31 +89,19 @@ class CoreCode:
     machine: Machine
     kinds: list[int] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
-    io_ops: list[int] = field(default_factory=list)
-    io_units: list[tuple[int, int]] = field(default_factory=list)
+    ops: tuple[list[int], ...] = field(default_factory=lambda: ([], [], []))
+    units: tuple[list[tuple[int, int]], ...] = field(default_factory=lambda: ([], [], []))
     transfers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     messages: dict[int, MessageTransfer] = field(default_factory=dict)
-    cp_ops: list[int] = field(default_factory=list)
-    cp_units: list[tuple[int, int]] = field(default_factory=list)
-    vfu_ops: list[int] = field(default_factory=list)
-    vfu_units: list[tuple[int, int]] = field(default_factory=list)
     semaphores: dict[int, int] = field(default_factory=dict)  # index by number
     mfu_ps: int = 0
     vfu_ps: int = 0
     vfu_queue_ps: int = 0
 
-    def ops_of(self, queue: Queue) -> list[int]:
-        """Return the operations of the entries of a queue."""
-        return (self.io_ops, self.cp_ops, self.vfu_ops)[queue]
-
-    def units_of(self, queue: Queue) -> list[tuple[int, int]]:
-        """Return semaphore and count of the entries of a queue."""
-        return (self.io_units, self.cp_units, self.vfu_units)[queue]
-
     def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
         """Append an entry to a queue."""
-        self.ops_of(queue).append(op)
-        self.units_of(queue).append(units)
+        self.ops[queue].append(op)
+        self.units[queue].append(units)
 
     def step_of(self, queue: Queue, entry: int) -> IssuedStep:
         """Return the step of a queue entry."""
@@ -202,7 +189,7 @@ class Translation:
         if len(joins) == 1:
             code.add(Queue.IO, joins[0])
         else:
-            code.transfers[len(code.io_ops)] = joins
+            code.transfers[len(code.ops[Queue.IO])] = joins
             code.add(Queue.IO, TRANSFERS)
 
     def _add_message(
@@ -223,7 +210,9 @@ class Translation:
         joins = (*self._joins(code, near, here), *self._joins(code, far, there))
         ring = other if joins and other is not code.group else None
         delay_ps = message_ps(self.machine, own, command.peer)
-        code.messages[len(code.io_ops)] = MessageTransfer(joins, ring, channel, delay_ps, other is not code.group)
+        code.messages[len(code.ops[Queue.IO])] = MessageTransfer(
+            joins, ring, channel, delay_ps, other is not code.group
+        )
         code.add(Queue.IO, SEND if is_sent else RECEIVE)
 
     def _joins(

@@ -67,7 +67,7 @@ class _RunningQueue:
 
     def __init__(self, code: CoreCode, number: Queue, depth: int, begin_ps: int) -> None:
         self.number, self.depth, self.free_ps, self.ready_ps = number, depth, begin_ps, _FAR
-        self.ops, self.units = code.ops_of(number), code.units_of(number)
+        self.ops, self.units = code.ops[number], code.units[number]
         self.head = self.blocked = 0
         self.issued_ps: list[int] = []
         self.served_ps: list[int] = []
@@ -262,7 +262,7 @@ def exchange(
 
     `times_ps`: when its transfers are requested, if it waits for no other core, and when it reaches the head.
     """
-    op, (asked_ps, now_ps) = code.io_ops[entry], times_ps
+    op, (asked_ps, now_ps) = code.ops[Queue.IO][entry], times_ps
     if op == RECEIVE:
         now_ps = yield from _message(stream, code, entry, now_ps, waits)
         return now_ps, now_ps, 0

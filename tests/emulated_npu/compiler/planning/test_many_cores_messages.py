@@ -168,7 +168,7 @@ def _receive(peer: int, address: int) -> Command:
 
 
 def _run(*groups: dict[int, Program]) -> dict[str, Array]:
-    return dict(run_stream([GroupProgram(group, ()) for group in groups], MACHINE, ({"x": X},)).outputs[0])
+    return dict(run_stream([GroupProgram(group, ()) for group in groups], MACHINE, ({"x": X},))[0])
 
 
 def test_what_is_sent_is_there_when_it_has_been_received() -> None:
@@ -211,7 +211,7 @@ def test_senders_run_ahead() -> None:
     third = replace(third, outputs=(*third.outputs, replace(third.outputs[0], name="z", address=32)))
     groups = [GroupProgram({core: program}, ()) for core, program in enumerate((first, second, third))]
     for run in (run_stream(groups, MACHINE, _STREAM), run_stream(groups[::-1], MACHINE, _STREAM)):
-        for inputs, outputs in zip(_STREAM, run.outputs, strict=True):
+        for inputs, outputs in zip(_STREAM, run, strict=True):
             np.testing.assert_array_equal(outputs["y"], inputs["x"])
             np.testing.assert_array_equal(outputs["z"], inputs["x"])
 
@@ -224,7 +224,7 @@ def test_cores_of_a_group_take_the_next_input_together() -> None:
     reader = _program([_receive(0, 32), replace(LOAD, first=_ddr(32, 4)), STORE], outputs=["y"])
     for programs in ({0: writer, 1: reader}, {1: reader, 0: writer}):
         run = run_stream([GroupProgram(programs, ())], MACHINE, _STREAM)
-        for inputs, outputs in zip(_STREAM, run.outputs, strict=True):
+        for inputs, outputs in zip(_STREAM, run, strict=True):
             np.testing.assert_array_equal(outputs["y"], inputs["x"])
 
 
@@ -233,7 +233,7 @@ def test_messages_that_nobody_takes_are_not_the_next_input_s() -> None:
     sender = _program([LOAD, _send(1, 0), _send(1, 0)], inputs=["x"])
     once = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
     groups = [GroupProgram({0: sender}, ()), GroupProgram({1: once}, ())]
-    outputs = run_stream(groups, MACHINE, _STREAM).outputs
+    outputs = run_stream(groups, MACHINE, _STREAM)
     assert [output["y"][0] for output in outputs] == [0, 10, 20, 30, 40]
     thrice = _program([_receive(0, 0)] * 3)
     with pytest.raises(Deadlock, match=r"core 1: instruction \d+ in queue IO waits for a message of core 0"):

@@ -72,7 +72,7 @@ def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
         return
     found = checked_run(network, compiled, 1e-5)
     other = _in_order(compiled, network.weights, network.inputs, data.draw(st.permutations(range(count))))
-    for name, array in found.outputs[0].items():
+    for name, array in found.items():
         assert array.tobytes() == other[name].tobytes()
 
 
@@ -84,7 +84,7 @@ def _in_order(
     for group in compiled.groups:
         cores = [group.cores[place] for place in order] if len(group.cores) == len(order) else group.cores[::-1]
         groups.append(GroupProgram({core.core: core.program for core in cores}, group.image(weights)))
-    return run_stream(groups, compiled.machine, (inputs,)).outputs[0]
+    return run_stream(groups, compiled.machine, (inputs,))[0]
 
 
 @pytest.fixture(scope="module")

@@ -338,28 +338,20 @@ def test_a_chip_that_is_too_small_for_its_groups_is_named() -> None:
         assert (caught.value.chip, caught.value.limit_bytes, caught.value.demand_bytes) == (0, 38591, 38592)
 
 
-def test_counters_are_those_of_each_core() -> None:
-    """Bytes that one core sends are counted as written by the core that receives them."""
-    network = _convolutions(4)
-    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
-    first, second = run_system(compiled, network.weights, network.inputs).counters.values()
-    assert first.written_bytes[Space.DDR] == 0
-    assert second.written_bytes[Space.DDR] == 2 * 6144  # what it receives, and the output
-    assert second.read_bytes[Space.DDR] == 6144 + 2 * 4 * 4 * 9 * 4
-
-
 def test_a_group_is_sent_what_its_cores_read_once() -> None:
-    """A payload counts as written only by the core that receives it, although all of the group wait for it."""
+    """A payload is sent to one core, although all of the group wait for it, and each stores its own rows."""
     network = _convolutions(4)
     graph = import_model(network.model)
     groups = Assignment((GroupAssignment((0,), (0, 1)), GroupAssignment((1, 2), (2, 3))))
     rows = {place: split_layer(graph.layers[place], graph.values, "rows", [1] * 2) for place in (2, 3)}
     compiled = compile_system(graph, MACHINE, groups, DIRECT, splits=rows)
     assert compiled.groups[1].received_bytes == 6144
-    first, *both = run_system(compiled, network.weights, network.inputs).counters.values()
-    assert first.written_bytes[Space.DDR] == 0
-    # What is received goes to the first core; then half of the rows of t2 and half of those of t3 to each.
-    assert [core.written_bytes[Space.DDR] for core in both] == [2 * 6144, 6144]
+    sent = [command for command in _commands(compiled.cores[0].program, Function.SEND) if command.first is not None]
+    assert sum(command.target.descriptor.bytes for command in sent) == 6144
+    # Half of the rows of t2 and half of those of t3 to each.
+    stored = [_commands(core.program, Function.STORE) for core in compiled.cores]
+    written = [sum(command.target.descriptor.bytes for command in each) for each in stored]
+    assert written == [0, 6144, 6144]
     assert all(_commands(core.program, Function.RECEIVE) for core in compiled.groups[1].cores)
 
 
@@ -384,13 +376,9 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
     stream = [{"x": values((1, 4, 12, 12), seed)} for seed in range(5)]
     found = run_stream(group_programs(compiled, network.weights), compiled.machine, stream, order=order)
     singles = [run_system(compiled, network.weights, inputs) for inputs in stream]
-    for together, single in zip(found.outputs, singles, strict=True):
-        assert together["y"].tobytes() == single.outputs[0]["y"].tobytes()
-    assert len({output["y"].tobytes() for output in found.outputs}) == 5
-    for core, counters in found.counters.items():
-        assert counters.written_bytes == {
-            space: sum(single.counters[core].written_bytes[space] for single in singles) for space in Space
-        }
+    for together, single in zip(found, singles, strict=True):
+        assert together["y"].tobytes() == single["y"].tobytes()
+    assert len({output["y"].tobytes() for output in found}) == 5
 
 
 @given(st.data())
@@ -457,7 +445,7 @@ def test_whole_networks(name: str, count: int) -> None:
         assert {group.chip for group in placed.timed.compiled.groups} == set(range(min(4, count)))
         system = placed.timed.compiled
         found = run_stream(group_programs(system, network.weights), system.machine, stream)
-        for outputs, wanted in zip(found.outputs, expected, strict=True):
+        for outputs, wanted in zip(found, expected, strict=True):
             assert relative_error(outputs, wanted) <= 1e-5
 
 
