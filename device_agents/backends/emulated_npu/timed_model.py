@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle  # of forks of this process
 import struct
 import tempfile
 from dataclasses import dataclass, replace
-from typing import IO, Any, Container, Dict, Iterator, List, Sequence, Tuple
+from typing import IO, Any, Container, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import Estimates, known_estimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
 from device_agents.emulated_npu.machine import Machine
@@ -151,13 +153,21 @@ def _signature(layer: HardwareLayer) -> str:
     return f"{layer.function.name} {','.join([*read, *weights])} {window} {written}"
 
 
+class _Timed(NamedTuple):
+    """The result for the model of this number, and the estimates of chains that were found for it."""
+
+    number: int
+    timed: TimedModel
+    estimates: Mapping[int, Estimates]
+
+
 def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
     """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError.
 
     This process and its forks take the numbers of models from one pipe, the largest model first, and each fork writes
     what it finds to a file of its own. What one does not finish is missing in the result; loading the probe compiles
-    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it met, and
-    later forks inherit them.
+    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that all of them
+    met, and later forks inherit them.
     """
     found: Dict[bytes, TimedModel] = {}
     for first in range(0, len(models), MOST_MODELS):
@@ -183,21 +193,24 @@ def _time_part(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[byt
         finally:
             for child in children:
                 os.waitpid(child, 0)
-        found = (*own, *(one for result in results for one in _read(result)))
-        return {models[number]: from_json(content) for number, content in found}
+        found = [*own, *(one for result in results for one in _read(result))]
+        for one in found:
+            known_estimates().add(one.estimates)
+        return {models[one.number]: one.timed for one in found}
     finally:
         os.close(waiting)
         for result in results:
             result.close()
 
 
-def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[Tuple[int, bytes]]:
-    """Compile models whose numbers arrive on a pipe; yields their numbers and results."""
+def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[_Timed]:
+    """Compile models whose numbers arrive on a pipe."""
     with rare_collections(YOUNG_OBJECTS_OF_MANY_MODELS):
         while taken := os.read(waiting, _NUMBER.size):
             (number,) = _NUMBER.unpack(taken)
             with contextlib.suppress(Exception):  # loading the probe meets the same error, and reports it
-                yield number, to_json(time_model(models[number], machine))
+                before = len(known_estimates())
+                yield _Timed(number, time_model(models[number], machine), known_estimates().since(before))
 
 
 def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[bytes]) -> int:
@@ -208,19 +221,17 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
     code = 1
     try:
         end_with_parent(parent)
-        for number, content in _timed(models, machine, waiting):
-            result.write(b"%d %s\n" % (number, content))
+        for one in _timed(models, machine, waiting):
+            pickle.dump(one, result)
             result.flush()
         code = 0
     finally:
         os._exit(code)  # nothing of the worker's own ending may run here
 
 
-def _read(result: IO[bytes]) -> List[Tuple[int, bytes]]:
-    """Return the whole lines of a result; a fork that was killed may have left part of one."""
+def _read(result: IO[bytes]) -> Iterator[_Timed]:
+    """Yield what a fork found; one that was killed may have left part of a result at the end."""
     result.seek(0)
-    found = []
-    for line in result.read().split(b"\n")[:-1]:
-        number, _, content = line.partition(b" ")
-        found.append((int(number), content))
-    return found
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            yield pickle.load(result)  # noqa: S301 - only this process and its fork have the file

@@ -87,7 +87,8 @@ class Planner:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._chains = PossibleChains(graph, machine)
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
-        self._shared = known_estimates(machine, options)
+        self._shared = known_estimates()
+        self._context = self._shared.number((machine, options))
         self._keys = ChainKeys(graph, externals, self._shared.number)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
@@ -239,7 +240,7 @@ class Planner:
         found = []
         for budget in self._budgets:
             search = functools.partial(self._searched, budget, start, end)
-            if known := self._shared.estimates((exact, budget), search):
+            if known := self._shared.estimates((self._context, exact, budget), search):
                 found.append(known)
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
