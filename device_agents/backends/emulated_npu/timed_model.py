@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle  # of forks of this process
 import struct
 import tempfile
 from dataclasses import dataclass, replace
@@ -15,7 +14,12 @@ from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.search.known_estimates import Estimates, known_estimates
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import (
+    Estimates,
+    as_json,
+    known_estimates,
+    of_json,
+)
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
 from device_agents.emulated_npu.machine import Machine
@@ -222,7 +226,7 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
     try:
         end_with_parent(parent)
         for one in _timed(models, machine, waiting):
-            pickle.dump(one, result)
+            result.write(b"%d %s %s\n" % (one.number, as_json(one.estimates), to_json(one.timed)))
             result.flush()
         code = 0
     finally:
@@ -230,8 +234,8 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
 
 
 def _read(result: IO[bytes]) -> Iterator[_Timed]:
-    """Yield what a fork found; one that was killed may have left part of a result at the end."""
+    """Yield the whole lines of a result; a fork that was killed may have left part of one."""
     result.seek(0)
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):
-        while True:
-            yield pickle.load(result)  # noqa: S301 - only this process and its fork have the file
+    for line in result.read().split(b"\n")[:-1]:
+        number, estimates, timed = line.split(b" ", 2)
+        yield _Timed(int(number), from_json(timed), of_json(estimates))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 
 from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
 
@@ -55,3 +57,14 @@ class KnownEstimates:
 def known_estimates() -> KnownEstimates:
     """Return what this process knows."""
     return KnownEstimates()
+
+
+def as_json(found: Mapping[int, Estimates]) -> bytes:
+    """Return estimates by numbers as JSON without spaces."""
+    listed = [(number, [astuple(one) for one in estimates]) for number, estimates in found.items()]
+    return json.dumps(listed, separators=(",", ":")).encode()
+
+
+def of_json(content: bytes) -> dict[int, Estimates]:
+    """Return what `as_json` wrote."""
+    return {number: tuple(ChainEstimate(*one) for one in estimates) for number, estimates in json.loads(content)}
