@@ -47,8 +47,7 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
     for place, decisions in enumerate(found):
         with contextlib.suppress(DoesNotFit):
             within = planner.assuming(place).within(_halo_bytes(decisions))
-            ends = within.longer(decisions).ends
-            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
+            yield _decisions(within, within.longer(decisions).ends)
     count = len(planner.graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
@@ -81,8 +80,7 @@ def other_chains(
                 found.append((needed_ps - taken_ps, place, count, ends))
     for _, place, count, ends in sorted(found):
         with contextlib.suppress(DoesNotFit):
-            new = (within.decide(*chain) for chain in itertools.pairwise(ends))
-            yield ends, (*decisions[:place], *new, *decisions[place + count :])
+            yield ends, (*decisions[:place], *_decisions(within, ends), *decisions[place + count :])
 
 
 def _halo_bytes(decisions: Sequence[Decision]) -> int:
@@ -103,8 +101,7 @@ def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], f
 
 def decide_chains(planner: Planner, ends: Sequence[int], halo_bytes: int) -> tuple[Decision, ...]:
     """Choose how to run chains that end at `ends`, with that much of a halo buffer; raises DoesNotFit."""
-    within = planner.within(halo_bytes)
-    return tuple(within.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
+    return _decisions(planner.within(halo_bytes), (0, *ends))
 
 
 def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decision, ...]]:
@@ -119,23 +116,35 @@ def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decisio
     free = [one.outline() for one in assumed]
     requested = [outline.halo_bytes for outline in free]
     sizes = tuple(dict.fromkeys((*requested, aligned(max(requested) // 4), 0)))
-    return [_cheapest(one, outline.ends, sizes) for one, outline in zip(assumed, free, strict=True)]
+    return [_cheapest(one, outline, sizes) for one, outline in zip(assumed, free, strict=True)]
 
 
-def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
-    """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits."""
+def _cheapest(planner: Planner, free: ChainOutline, halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
+    """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits.
+
+    Those that cost least with any halo are the best if their halo leaves room for all of them.
+    """
+    own = planner.within(free.halo_bytes)
+    with contextlib.suppress(DoesNotFit):
+        if own.outlined(free.ends).cost_ps <= free.cost_ps:
+            return _decisions(own, free.ends)
     found: list[tuple[ChainOutline, Planner]] = []
     problems: list[DoesNotFit] = []
     for size in halo_sizes:
         smaller = planner.within(size)
         try:
-            found.append((_outline(smaller, ends), smaller))
+            found.append((_outline(smaller, free.ends), smaller))
         except DoesNotFit as error:
             problems.append(error.with_traceback(None))
     if not found:
         raise problems.pop(0)
     outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
-    return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
+    return _decisions(chosen, outline.ends)
+
+
+def _decisions(planner: Planner, ends: Sequence[int]) -> tuple[Decision, ...]:
+    """Return the chains between places that follow each other; raises DoesNotFit."""
+    return tuple(planner.decide(start, end) for start, end in itertools.pairwise(ends))
 
 
 def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
