@@ -18,7 +18,7 @@ from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
-_GROWTH = 0.5
+_GROWTH = 2.0
 OVER_BUDGET = "budget"
 """Why rounds ended if the next one would have taken too long."""
 _SEEDS = 1 << 32
