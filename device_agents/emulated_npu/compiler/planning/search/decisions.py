@@ -116,24 +116,17 @@ def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decisio
     free = [one.outline() for one in assumed]
     requested = [outline.halo_bytes for outline in free]
     sizes = tuple(dict.fromkeys((*requested, aligned(max(requested) // 4), 0)))
-    return [_cheapest(one, outline, sizes) for one, outline in zip(assumed, free, strict=True)]
+    return [_cheapest(one, outline.ends, sizes) for one, outline in zip(assumed, free, strict=True)]
 
 
-def _cheapest(planner: Planner, free: ChainOutline, halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
-    """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits.
-
-    Those that cost least with any halo are the best if their halo leaves room for all of them.
-    """
-    own = planner.within(free.halo_bytes)
-    with contextlib.suppress(DoesNotFit):
-        if own.outlined(free.ends).cost_ps <= free.cost_ps:
-            return _decisions(own, free.ends)
+def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
+    """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits."""
     found: list[tuple[ChainOutline, Planner]] = []
     problems: list[DoesNotFit] = []
     for size in halo_sizes:
         smaller = planner.within(size)
         try:
-            found.append((_outline(smaller, free.ends), smaller))
+            found.append((_outline(smaller, ends), smaller))
         except DoesNotFit as error:
             problems.append(error.with_traceback(None))
     if not found:
