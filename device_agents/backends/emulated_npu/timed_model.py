@@ -8,18 +8,13 @@ import os
 import struct
 import tempfile
 from dataclasses import dataclass, replace
-from typing import IO, Any, Container, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import IO, Any, Container, Dict, Iterator, List, Sequence, Tuple
 
 from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.search.known_estimates import (
-    Estimates,
-    as_json,
-    known_estimates,
-    of_json,
-)
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
 from device_agents.emulated_npu.machine import Machine
@@ -33,6 +28,8 @@ _OPTIONS = Options(cached_weights=False)
 MOST_MODELS = 1000
 """As many numbers as a pipe holds with room to spare."""
 _NUMBER = struct.Struct("<H")
+_KNOWN = b"known"
+"""The first word of the line with the estimates of a fork, in place of the number of a model."""
 
 
 @dataclass(frozen=True)
@@ -157,21 +154,13 @@ def _signature(layer: HardwareLayer) -> str:
     return f"{layer.function.name} {','.join([*read, *weights])} {window} {written}"
 
 
-class _Timed(NamedTuple):
-    """The result for the model of this number, and the estimates of chains that were found for it."""
-
-    number: int
-    timed: TimedModel
-    estimates: Mapping[int, Estimates]
-
-
 def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
     """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError.
 
     This process and its forks take the numbers of models from one pipe, the largest model first, and each fork writes
     what it finds to a file of its own. What one does not finish is missing in the result; loading the probe compiles
-    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that all of them
-    met, and later forks inherit them.
+    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it and its
+    forks met, and later forks inherit them.
     """
     found: Dict[bytes, TimedModel] = {}
     for first in range(0, len(models), MOST_MODELS):
@@ -197,24 +186,21 @@ def _time_part(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[byt
         finally:
             for child in children:
                 os.waitpid(child, 0)
-        found = [*own, *(one for result in results for one in _read(result))]
-        for one in found:
-            known_estimates().add(one.estimates)
-        return {models[one.number]: one.timed for one in found}
+        found = (*own, *(one for result in results for one in _read(result)))
+        return {models[number]: from_json(content) for number, content in found}
     finally:
         os.close(waiting)
         for result in results:
             result.close()
 
 
-def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[_Timed]:
-    """Compile models whose numbers arrive on a pipe."""
+def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[Tuple[int, bytes]]:
+    """Compile models whose numbers arrive on a pipe; yields their numbers and results."""
     with rare_collections(YOUNG_OBJECTS_OF_MANY_MODELS):
         while taken := os.read(waiting, _NUMBER.size):
             (number,) = _NUMBER.unpack(taken)
             with contextlib.suppress(Exception):  # loading the probe meets the same error, and reports it
-                before = len(known_estimates())
-                yield _Timed(number, time_model(models[number], machine), known_estimates().since(before))
+                yield number, to_json(time_model(models[number], machine))
 
 
 def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[bytes]) -> int:
@@ -222,20 +208,27 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
     child = os.fork()
     if child:
         return child
-    code = 1
+    code, before = 1, len(known_estimates())
     try:
         end_with_parent(parent)
-        for one in _timed(models, machine, waiting):
-            result.write(b"%d %s %s\n" % (one.number, as_json(one.estimates), to_json(one.timed)))
+        for number, content in _timed(models, machine, waiting):
+            result.write(b"%d %s\n" % (number, content))
             result.flush()
+        result.write(b"%s %s\n" % (_KNOWN, known_estimates().as_json(before)))
+        result.flush()
         code = 0
     finally:
         os._exit(code)  # nothing of the worker's own ending may run here
 
 
-def _read(result: IO[bytes]) -> Iterator[_Timed]:
-    """Yield the whole lines of a result; a fork that was killed may have left part of one."""
+def _read(result: IO[bytes]) -> List[Tuple[int, bytes]]:
+    """Return the results of a fork, and keep its estimates; one that was killed may have left part of a line."""
     result.seek(0)
+    found = []
     for line in result.read().split(b"\n")[:-1]:
-        number, estimates, timed = line.split(b" ", 2)
-        yield _Timed(int(number), from_json(timed), of_json(estimates))
+        number, _, content = line.partition(b" ")
+        if number == _KNOWN:
+            known_estimates().add_json(content)
+        else:
+            found.append((int(number), content))
+    return found

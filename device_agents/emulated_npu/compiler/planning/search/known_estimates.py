@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import astuple
 
 from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
@@ -36,35 +36,26 @@ class KnownEstimates:
         """Return the estimates of a key; `search` finds those that are not known."""
         number = self.number(key)
         if number not in self._found:
-            self.add({number: search()})
+            if len(self._found) >= MOST_KEYS:
+                self._found.clear()
+            self._found[number] = search()
         return self._found[number]
-
-    def add(self, found: Mapping[int, Estimates]) -> None:
-        """Keep what another process found, by the numbers of the keys."""
-        if len(self._found) >= MOST_KEYS:
-            self._found.clear()
-        self._found.update(found)
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def since(self, count: int) -> dict[int, Estimates]:
-        """Return the estimates beyond the first `count`, by the numbers of their keys."""
-        return dict(itertools.islice(self._found.items(), count, None))
+    def as_json(self, first: int) -> bytes:
+        """Return the estimates from the one with this place on, for another process."""
+        listed = itertools.islice(self._found.items(), first, None)
+        return json.dumps([(number, [astuple(one) for one in estimates]) for number, estimates in listed]).encode()
+
+    def add_json(self, content: bytes) -> None:
+        """Keep what another process found."""
+        for number, estimates in json.loads(content):
+            self._found[number] = tuple(ChainEstimate(*one) for one in estimates)
 
 
 @functools.lru_cache(maxsize=1)
 def known_estimates() -> KnownEstimates:
     """Return what this process knows."""
     return KnownEstimates()
-
-
-def as_json(found: Mapping[int, Estimates]) -> bytes:
-    """Return estimates by numbers as JSON without spaces."""
-    listed = [(number, [astuple(one) for one in estimates]) for number, estimates in found.items()]
-    return json.dumps(listed, separators=(",", ":")).encode()
-
-
-def of_json(content: bytes) -> dict[int, Estimates]:
-    """Return what `as_json` wrote."""
-    return {number: tuple(ChainEstimate(*one) for one in estimates) for number, estimates in json.loads(content)}
