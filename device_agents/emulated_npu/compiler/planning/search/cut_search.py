@@ -40,8 +40,8 @@ _FEW_CUTS = 3
 """Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
-_ALMOST = 1.02
-"""How much longer than its busier queue a chain must take for more passes to be tried: they save no more than that."""
+_WORTH_PARTS = 1.02
+"""How much longer than its busier queue a chain in one pass must take: parts save no more than that."""
 _WORTH_FINER = 0.998
 """The search for finer cuts ends where they are hardly faster: without latency of transfers, each is a little."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
@@ -103,7 +103,9 @@ class CutSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if _is_bound(times) and not _could_keep_weights(whole.plan, budget):
+        if _WORTH_PARTS * max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(
+            whole.plan, budget
+        ):
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, budget.nb_bytes)
         found: list[ChainPlan] = []
@@ -136,8 +138,6 @@ class CutSearch:
                 took_ps = min(each.times.together_ps for each in timed)
                 if took_ps < _WORTH_FINER * fastest_ps:
                     fastest_ps, idle = took_ps, 0
-                if any(_is_bound(each.times) for each in timed):
-                    break
         return found
 
     def _coarsest_whole(
@@ -245,11 +245,6 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
     busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
     return busy and _DOUBT * parts.together_ps < whole.together_ps
-
-
-def _is_bound(times: QueueTimes) -> bool:
-    """Return whether more passes save little, because one queue is busy almost all the time."""
-    return _ALMOST * max(times.io_ps, times.unit_ps) >= times.together_ps
 
 
 def _could_keep_weights(plan: ChainPlan, budget: MemoryBudget) -> bool:
