@@ -103,9 +103,8 @@ class CutSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if _WORTH_PARTS * max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(
-            whole.plan, budget
-        ):
+        busy_ps = max(times.io_ps, times.unit_ps)
+        if _WORTH_PARTS * busy_ps >= times.together_ps and not _could_keep_weights(whole.plan, budget):
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, budget.nb_bytes)
         found: list[ChainPlan] = []
