@@ -40,7 +40,7 @@ _FEW_CUTS = 3
 """Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
-_WORTH_PARTS = 1.02
+_WORTH_PARTS = 1.01
 """How much longer than its busier queue a chain in one pass must take: parts save no more than that."""
 _WORTH_FINER = 0.998
 """The search for finer cuts ends where they are hardly faster: without latency of transfers, each is a little."""
