@@ -18,7 +18,7 @@ from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
-_GROWTH = 0.5
+_GROWTH = 2.0
 OVER_BUDGET = "budget"
 """Why rounds ended if the next one would have taken too long."""
 _SEEDS = 1 << 32
@@ -60,13 +60,13 @@ def explore(
     first = min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE)))
     rest = np.random.default_rng(seed).permutation(np.arange(min(first, len(layers)), len(layers)))
     order = [*range(min(first, len(layers))), *rest.tolist()]
-    done, measured, size = 0, 0, first
+    done, measured, size, within_reach = 0, 0, first, True
     while done < len(order):
         plan = Round(len(results), tuple(layers[place] for place in order[done : done + size]))
         answer = measure(plan)
         if answer is None:
             return SpaceResult(tuple(results), measured, OVER_BUDGET)
-        done += len(plan.layers)
+        trained, done = done, done + len(plan.layers)
         found = [parts for parts in answer if parts]
         measured += len(found)
         error = _median_error(predictor, found)
@@ -74,7 +74,10 @@ def explore(
         samples += itertools.chain.from_iterable(found)
         if error is not None and error <= target:
             return SpaceResult(tuple(results), measured, "target")
-        if done < len(order) and len({sample.layer for sample in samples}) >= LEAST_SAMPLES:
+        # At best, an error falls as fast as the number of layers grows.
+        within_reach = within_reach and (error is None or error * trained <= target * len(order))
+        predictor = None
+        if within_reach and done < len(order) and len({sample.layer for sample in samples}) >= LEAST_SAMPLES:
             predictor = fit_predictor(samples, seed=seed % _SEEDS)
         size = max(_LEAST_FIRST, round(done * _GROWTH))
     return SpaceResult(tuple(results), measured, "count" if len(order) >= count else "exhausted")

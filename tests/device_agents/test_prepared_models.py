@@ -22,6 +22,7 @@ from nullbench import build_network
 from device_agents.backends import Refused
 from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend, timed_model
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, time_models, to_json
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.messages import TrueLayer
@@ -68,6 +69,17 @@ def test_models_compiled_side_by_side_are_those_compiled_alone(models: list[Asse
     alone = {content: time_model(content, EDGE) for content in contents}
     assert time_models([*contents, b"no model"], EDGE, 3) == alone
     assert time_models(contents[:1], EDGE, 8) == {contents[0]: alone[contents[0]]}
+
+
+def test_chains_that_any_process_searched_are_known(models: list[AssembledModel]) -> None:
+    """Once models were compiled side by side, compiling one of them again finds the estimates of all its chains."""
+    contents = [one.content for one in models]
+    known_estimates.cache_clear()
+    time_models(contents, EDGE, 3)
+    count = len(known_estimates())
+    for content in contents:
+        time_model(content, EDGE)
+    assert 0 < count == len(known_estimates())
 
 
 @pytest.mark.parametrize("kind", [MemoryError, IndexError])

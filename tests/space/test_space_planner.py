@@ -68,6 +68,16 @@ def test_it_stops_when_layers_are_predicted_well_enough() -> None:
     assert result.rounds[1].error is not None
 
 
+def test_no_predictor_is_trained_that_cannot_reach_the_target() -> None:
+    """With a target far below the first error, only one round has an error; with one within reach, all later ones."""
+    small = [one.error for one in _explore(Recorded(), count=160, target=1e-9).rounds]
+    assert [error is None for error in small] == [True, False, *[True] * (len(small) - 2)] and len(small) > 2
+    first = small[1]
+    assert first is not None
+    reached = [one.error for one in _explore(Recorded(), count=160, target=first / 2).rounds]
+    assert reached[1] == first and None not in reached[1:]
+
+
 def test_rounds_are_parts_of_one_even_sample() -> None:
     """All rounds together are the even sample of the space, whose first layers are the first round."""
     recorded = Recorded()

@@ -14,6 +14,7 @@ from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
 from device_agents.emulated_npu.machine import Machine
@@ -27,6 +28,8 @@ _OPTIONS = Options(cached_weights=False)
 MOST_MODELS = 1000
 """As many numbers as a pipe holds with room to spare."""
 _NUMBER = struct.Struct("<H")
+_KNOWN = b"known"
+"""The first word of the line with the estimates of a fork, in place of the number of a model."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,8 @@ def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[by
 
     This process and its forks take the numbers of models from one pipe, the largest model first, and each fork writes
     what it finds to a file of its own. What one does not finish is missing in the result; loading the probe compiles
-    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it met, and
-    later forks inherit them.
+    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it and its
+    forks met, and later forks inherit them.
     """
     found: Dict[bytes, TimedModel] = {}
     for first in range(0, len(models), MOST_MODELS):
@@ -205,22 +208,27 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
     child = os.fork()
     if child:
         return child
-    code = 1
+    code, before = 1, len(known_estimates())
     try:
         end_with_parent(parent)
         for number, content in _timed(models, machine, waiting):
             result.write(b"%d %s\n" % (number, content))
             result.flush()
+        result.write(b"%s %s\n" % (_KNOWN, known_estimates().as_json(before)))
+        result.flush()
         code = 0
     finally:
         os._exit(code)  # nothing of the worker's own ending may run here
 
 
 def _read(result: IO[bytes]) -> List[Tuple[int, bytes]]:
-    """Return the whole lines of a result; a fork that was killed may have left part of one."""
+    """Return the results of a fork, and keep its estimates; one that was killed may have left part of a line."""
     result.seek(0)
     found = []
     for line in result.read().split(b"\n")[:-1]:
         number, _, content = line.partition(b" ")
-        found.append((int(number), content))
+        if number == _KNOWN:
+            known_estimates().add_json(content)
+        else:
+            found.append((int(number), content))
     return found

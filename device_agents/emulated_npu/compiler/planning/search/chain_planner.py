@@ -87,7 +87,8 @@ class Planner:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._chains = PossibleChains(graph, machine)
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
-        self._shared = known_estimates(machine, options)
+        self._shared = known_estimates()
+        self._context = self._shared.number((machine, options))
         self._keys = ChainKeys(graph, externals, self._shared.number)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
@@ -207,7 +208,9 @@ class Planner:
         for start in starts:
             if not self._chains.allows(start, end):
                 continue
-            estimate = self._estimated(start, end)
+            estimate = self._least(start, end)
+            if found is None or estimate is None or best[start].cost_ps + estimate.cost_ps < found.cost_ps:
+                estimate = self._estimated(start, end)
             if estimate is None:
                 break
             candidate = best[start].extended(estimate, end)
@@ -221,9 +224,17 @@ class Planner:
             raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in any chain")
         return found
 
+    def _least(self, start: int, end: int) -> ChainEstimate | None:
+        """Return the estimate with any halo buffer, which is not slower than with this one; None if it is not known."""
+        found = self._wider.get(self._key(start, end))
+        return found[self._assumed] if found else None
+
+    def _key(self, start: int, end: int) -> object:
+        return self._keys.key(start, end), start == 0, end == len(self.graph.layers)
+
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._keys.key(start, end), start == 0, end == len(self.graph.layers)
+        key = self._key(start, end)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]
@@ -239,7 +250,7 @@ class Planner:
         found = []
         for budget in self._budgets:
             search = functools.partial(self._searched, budget, start, end)
-            if known := self._shared.estimates((exact, budget), search):
+            if known := self._shared.estimates((self._context, exact, budget), search):
                 found.append(known)
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen

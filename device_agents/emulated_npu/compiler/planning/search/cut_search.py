@@ -40,6 +40,8 @@ _FEW_CUTS = 3
 """Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
+_WORTH_PARTS = 1.01
+"""How much longer than its busier queue a chain in one pass must take: parts save no more than that."""
 _WORTH_FINER = 0.998
 """The search for finer cuts ends where they are hardly faster: without latency of transfers, each is a little."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
@@ -101,7 +103,8 @@ class CutSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(whole.plan, budget):
+        busy_ps = max(times.io_ps, times.unit_ps)
+        if _WORTH_PARTS * busy_ps >= times.together_ps and not _could_keep_weights(whole.plan, budget):
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, budget.nb_bytes)
         found: list[ChainPlan] = []

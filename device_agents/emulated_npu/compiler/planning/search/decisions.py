@@ -47,8 +47,7 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
     for place, decisions in enumerate(found):
         with contextlib.suppress(DoesNotFit):
             within = planner.assuming(place).within(_halo_bytes(decisions))
-            ends = within.longer(decisions).ends
-            yield tuple([within.decide(start, end) for start, end in itertools.pairwise(ends)])
+            yield _decisions(within, within.longer(decisions).ends)
     count = len(planner.graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
@@ -81,8 +80,7 @@ def other_chains(
                 found.append((needed_ps - taken_ps, place, count, ends))
     for _, place, count, ends in sorted(found):
         with contextlib.suppress(DoesNotFit):
-            new = (within.decide(*chain) for chain in itertools.pairwise(ends))
-            yield ends, (*decisions[:place], *new, *decisions[place + count :])
+            yield ends, (*decisions[:place], *_decisions(within, ends), *decisions[place + count :])
 
 
 def _halo_bytes(decisions: Sequence[Decision]) -> int:
@@ -103,8 +101,7 @@ def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], f
 
 def decide_chains(planner: Planner, ends: Sequence[int], halo_bytes: int) -> tuple[Decision, ...]:
     """Choose how to run chains that end at `ends`, with that much of a halo buffer; raises DoesNotFit."""
-    within = planner.within(halo_bytes)
-    return tuple(within.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
+    return _decisions(planner.within(halo_bytes), (0, *ends))
 
 
 def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decision, ...]]:
@@ -135,7 +132,12 @@ def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) 
     if not found:
         raise problems.pop(0)
     outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
-    return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
+    return _decisions(chosen, outline.ends)
+
+
+def _decisions(planner: Planner, ends: Sequence[int]) -> tuple[Decision, ...]:
+    """Return the chains between places that follow each other; raises DoesNotFit."""
+    return tuple(planner.decide(start, end) for start, end in itertools.pairwise(ends))
 
 
 def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:

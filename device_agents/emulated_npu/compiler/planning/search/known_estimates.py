@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Callable
+from dataclasses import astuple
 
-from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
-from device_agents.emulated_npu.machine import Machine
 
 Estimates = tuple[ChainEstimate, ...]
 """One for each of ASSUMPTIONS; none for a chain that does not fit."""
 MOST_KEYS = 100_000
-"""The most keys that are kept."""
+"""The most parts of keys that are kept, and the most estimates."""
 
 
 class KnownEstimates:
-    """The estimates on one machine with one set of options, by keys that all networks share."""
+    """Estimates by keys that all networks share; a key holds the machine and the options as well."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
-        self._next = itertools.count()
-        self._found: dict[object, Estimates] = {}
+        self._found: dict[int, Estimates] = {}
 
     def number(self, key: object) -> int:
-        """Return a number for a part of keys: equal parts have equal numbers, and no number comes again."""
+        """Return a number for a part of keys: that of its text, so that processes can exchange estimates."""
         if key not in self._numbers:
             if len(self._numbers) >= MOST_KEYS:
                 self._numbers.clear()
-                self._found.clear()
-            self._numbers[key] = next(self._next)
+            self._numbers[key] = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=16).digest(), "big")
         return self._numbers[key]
 
     def estimates(self, key: object, search: Callable[[], Estimates]) -> Estimates:
         """Return the estimates of a key; `search` finds those that are not known."""
-        key = self.number(key)
-        if key not in self._found:
-            self._found[key] = search()
-        return self._found[key]
+        number = self.number(key)
+        if number not in self._found:
+            if len(self._found) >= MOST_KEYS:
+                self._found.clear()
+            self._found[number] = search()
+        return self._found[number]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def as_json(self, first: int) -> bytes:
+        """Return the estimates from the one with this place on, for another process."""
+        listed = itertools.islice(self._found.items(), first, None)
+        return json.dumps([(number, [astuple(one) for one in estimates]) for number, estimates in listed]).encode()
+
+    def add_json(self, content: bytes) -> None:
+        """Keep what another process found."""
+        for number, estimates in json.loads(content):
+            self._found[number] = tuple(ChainEstimate(*one) for one in estimates)
 
 
-@functools.lru_cache(maxsize=8)
-def known_estimates(machine: Machine, options: Options) -> KnownEstimates:  # noqa: ARG001 - the key of the cache
-    """Return what this process knows of a machine and options."""
+@functools.lru_cache(maxsize=1)
+def known_estimates() -> KnownEstimates:
+    """Return what this process knows."""
     return KnownEstimates()
