@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValidateOptions:
-    """Additional measurements, and the number of processes."""
+    """What is measured in addition, in how many processes, and how long to wait for the device."""
 
     naive: Annotated[bool, typer.Option("--naive", help="Also time layers one by one, and show the plain sum.")] = False
     layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (
@@ -44,16 +44,21 @@ class ValidateOptions:
             help="Maximum number of processes that measure each network; disturbed ones do not count.",
         ),
     ] = VALIDATION_PROCESSES
+    wait: arguments.Wait = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The options as `harness.validate` takes them."""
+        own = {name: value for name, value in asdict(self).items() if name != "wait"}
+        return {**own, "wait_s": arguments.parse_wait(self.wait) or 0.0}
 
 
 @spread
 def validate(
     models: arguments.Models,
-    device: arguments.DeviceName = None,
-    lut: arguments.LutFolder = None,
     *,
+    choice: arguments.TableChoice,
     extent: ValidateOptions,
-    wait: arguments.Wait = None,
     html: arguments.HtmlFile = None,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
@@ -67,8 +72,8 @@ def validate(
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    workspace = find_workspace(directory)
-    label = device or (workspace.default_device if lut is None else str(lut))
+    workspace, lut = find_workspace(directory), choice.lut
+    label = choice.device or (workspace.default_device if lut is None else str(lut))
 
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
@@ -77,17 +82,11 @@ def validate(
     with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
-            device=device,
+            device=choice.device,
             lut=lut,
             workspace=workspace,
-            processes=extent.processes,
-            naive=extent.naive,
-            layers=extent.layers,
-            strict=reading.strict,
-            dims=reading.dims,
-            wait_s=arguments.parse_wait(wait) or 0.0,
-            batch=reading.batch,
-            threads=reading.threads,
+            **extent.keywords,
+            **reading.keywords,
             observe=observe,
             stop=stop,
         )
