@@ -13,11 +13,19 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, signed_percent
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
-from harness.text import clock_name, first_names, microseconds, milliseconds, printable
+from harness.text import (
+    clock_name,
+    first_names,
+    interval_ms,
+    microseconds,
+    milliseconds,
+    printable,
+    signed_percent,
+)
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5

@@ -150,7 +150,8 @@ class DeviceChoice:
 
         is_given = self.device is not None or self.group or self.all
         names = parse_names(self.device if is_given else workspace.default_device)
-        return tuple(select(load_inventory(workspace.devices), names=names, groups=self.group or (), everything=self.all))
+        inventory = load_inventory(workspace.devices)
+        return tuple(select(inventory, names=names, groups=self.group or (), everything=self.all))
 
 
 @dataclass(frozen=True)
