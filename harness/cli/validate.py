@@ -19,6 +19,7 @@ from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
 from harness.text import (
     clock_name,
+    counted,
     first_names,
     interval_ms,
     microseconds,
@@ -29,11 +30,18 @@ from harness.text import (
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
+_STOPPED: dict[Stop, str] = {
+    "decided": "more would not change the verdict",
+    "target": "the latency is known to within the target",
+    "most processes": "--processes allows no more",
+}
+_OVERHEAD = {"a_s_per_byte": "a, s per input byte", "b_s_per_byte": "b, s per output byte", "c_s": "c, s per run"}
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
     from harness.validation.oracle_comparison import OracleReport
     from harness.validation.results import NetworkValidation, Validation
+    from harness.validation.stopping_rule import Stop
 
 
 @dataclass(frozen=True)
@@ -156,8 +164,8 @@ def show_validation(result: Validation) -> None:
         print_line(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
         print_line(f"machine: {result.machine.text}")
-    if any(one.stopped for one in result.networks):
-        print_line(f"stopped: {', '.join(_stops(result))}")
+    for line in _stops(result):
+        print_line(line)
     if disturbed := [one for one in result.networks if one.preempted_processes]:
         shown = ", ".join(f"{one.preempted_processes} of {one.name}" for one in disturbed)
         print_line(f"processes left out, because other programs held a core in most of their runs: {shown}")
@@ -178,10 +186,10 @@ def show_validation(result: Validation) -> None:
 
 def _stops(result: Validation) -> Iterator[str]:
     """Yield the reasons why networks were not measured further, with the numbers of networks and processes."""
-    counts: Counter[tuple[str, int]] = Counter((one.stopped or "", len(one.processes_s)) for one in result.networks)
+    counts = Counter((one.stopped, len(one.processes_s)) for one in result.networks if one.stopped)
     for (reason, processes), networks in sorted(counts.items()):
-        noun = "network" if networks == 1 else "networks"
-        yield f"{networks} {noun} after {processes} {'process' if processes == 1 else 'processes'} ({reason})"
+        noun = "process" if processes == 1 else "processes"
+        yield f"{counted(networks, 'network')} measured in {processes} {noun}: {_STOPPED[reason]}"
 
 
 def _note_file(network: NetworkValidation) -> None:
@@ -201,10 +209,10 @@ def _show_oracle(report: OracleReport) -> None:
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()
-    rows = [
-        (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else signed_percent(one.error))
-        for name, one in report.overhead.items()
-    ]
+    rows = []
+    for name, one in report.overhead.items():
+        error = "" if one.error is None else signed_percent(one.error)
+        rows.append((_OVERHEAD[name], f"{one.true:.4g}", f"{one.fitted:.4g}", error))
     if rows:
         print_table(("overhead", "true", "fitted", "error"), rows)
     if report.time_weighted_error is not None:
