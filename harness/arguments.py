@@ -126,7 +126,9 @@ def fields_of(kind: type, one: Any) -> dict[str, Any]:
 
 
 def spread(kind: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
-    """Let a function of one object take the arguments that a new object of this class takes."""
+    """Let a function of one object take the arguments that a new object of this class takes, its own ones first."""
+    own, signature = getattr(kind, "__annotations__", {}), inspect.signature(kind)
+    parameters = sorted(signature.parameters.values(), key=lambda one: (one.kind, one.name not in own))
 
     def decorate(function: Callable[[_T], _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -134,7 +136,7 @@ def spread(kind: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P
             return function(kind(*args, **kwargs))
 
         returned = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.signature(kind).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
         return call
 
     return decorate

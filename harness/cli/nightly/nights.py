@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,11 +55,6 @@ class ReportFiles:
     )
     html: arguments.HtmlFile = None
 
-    @property
-    def given(self) -> list[Path]:
-        """All files."""
-        return [path for path in (self.markdown, self.junit, self.html) if path is not None]
-
 
 @spread
 def run(
@@ -87,7 +82,7 @@ def run(
     from harness.nightly.night import current_night, engine_of, run_night
 
     found = _plan(workspace, plan, engine)
-    check_results(files.given, [found.path])
+    check_results([path for path in astuple(files) if path is not None], [found.path])
     which = _night(night, current_night(found))
     if dry_run:
         _show_forecast(found, workspace, which, json)
