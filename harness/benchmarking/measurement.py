@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from harness.arguments import COUNTS, check_fields, spread
@@ -23,7 +23,7 @@ from harness.device.session import LoadReport
 from harness.device.variant import Variant
 from harness.errors import UsageError
 from harness.measure.busy_device import BusyWait, lease_when_free
-from harness.measure.calls import DeviceCall, Reading
+from harness.measure.calls import DeviceCall
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
@@ -67,7 +67,7 @@ class _Process:
 
 
 @dataclass(frozen=True)
-class BenchmarkCall(Reading, DeviceCall):
+class BenchmarkCall(DeviceCall):
     """The arguments of `benchmark`."""
 
     models: Models
@@ -77,6 +77,8 @@ class BenchmarkCall(Reading, DeviceCall):
     threads: Sequence[int | None] = (None,)
     runs: int = DEFAULT_RUNS
     processes: int = 1
+    dims: Mapping[str, int] | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, batches=COUNTS, threads=COUNTS)

@@ -11,7 +11,7 @@ from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.busy_device import BusyWait
-from harness.measure.calls import DeviceCall, VariantReading
+from harness.measure.calls import DeviceCall, Reading
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.progress import Observer, ignore
@@ -25,7 +25,7 @@ _POLL_S = 2.0
 
 
 @dataclass(frozen=True)
-class ProfileCall(VariantReading, DeviceCall):
+class ProfileCall(Reading, DeviceCall):
     """The arguments of `profile`."""
 
     models: Models = ()
@@ -58,7 +58,7 @@ def profile(call: ProfileCall) -> ProfileResult:
         auxiliary=chosen_kind(call.auxiliary),
         seed=call.seed,
         fresh=call.fresh,
-        **fields_of(VariantReading, call),
+        **fields_of(Reading, call),
     )
     result = profile_request(request, workspace=workspace, **fields_of(BusyWait, call)).result
     assert result is not None  # noqa: S101 - an outcome without failure has one

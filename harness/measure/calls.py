@@ -18,18 +18,16 @@ from harness.workspace import AnyWorkspace
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How networks are read: the sizes of their symbolic dimensions, and whether one that is refused ends the call."""
+    """How networks are read, and on how many threads they run.
+
+    `dims` are the sizes of symbolic dimensions, `batch` is the leading dimension in place of their own. With
+    `strict`, a network that is refused ends the call.
+    """
 
     dims: Mapping[str, int] | None = None
-    strict: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantReading(Reading):
-    """How networks are read, with a batch in place of their own, and the number of threads of the device."""
-
     batch: int | None = None
     threads: int | None = None
+    strict: bool = False
 
     @property
     def variant(self) -> Variant:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.arguments import check_fields, instance
-from harness.measure.calls import VariantReading
+from harness.measure.calls import Reading
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
@@ -29,7 +29,7 @@ class SpaceRequest:
 
 
 @dataclass(frozen=True)
-class ProfileRequest(VariantReading):
+class ProfileRequest(Reading):
     """One profiling run of a device: the layers of networks, or layers chosen from a space.
 
     `models` are paths, `builtin:NAME` or networks in memory; an empty tuple selects the reference networks. With
@@ -60,7 +60,7 @@ class ProfileRequest(VariantReading):
         return self.read_networks().networks
 
     def read_networks(self, note: Callable[[str], None] = lambda _: None) -> NetworkList:
-        """Read the networks of the request, or the reference networks, as `VariantReading.read` does."""
+        """Read the networks of the request, or the reference networks, as `Reading.read` does."""
         return self.read(self.models or reference_networks(), note)
 
 

@@ -15,7 +15,7 @@ from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.calls import DeviceCall, VariantReading
+from harness.measure.calls import DeviceCall, Reading
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
@@ -55,7 +55,7 @@ second run still took 5 to 30 % longer than the fourth."""
 
 
 @dataclass(frozen=True)
-class ValidationCall(VariantReading, DeviceCall):
+class ValidationCall(Reading, DeviceCall):
     """The arguments of `validate`."""
 
     models: Models
