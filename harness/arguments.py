@@ -22,6 +22,7 @@ _MOST = 2**63 - 1
 """The journal holds no larger number."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,28 @@ def check_fields(one: Any, **others: Rule) -> None:
     rules = _rules({each.name: str(each.type) for each in fields(one)}, others)
     for name, rule in rules.items():
         object.__setattr__(one, name, _read(name, getattr(one, name), rule))
+
+
+def fields_of(kind: type, one: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, with the values of an object that has them, too."""
+    return {each.name: getattr(one, each.name) for each in fields(kind)}
+
+
+def spread(kind: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
+    """Let a function of one object take the arguments that a new object of this class takes, its own ones first."""
+    own, signature = getattr(kind, "__annotations__", {}), inspect.signature(kind)
+    parameters = sorted(signature.parameters.values(), key=lambda one: (one.kind, one.name not in own))
+
+    def decorate(function: Callable[[_T], _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return function(kind(*args, **kwargs))
+
+        returned = inspect.signature(function).return_annotation
+        call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def checked(**others: Rule) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

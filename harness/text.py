@@ -93,6 +93,16 @@ def microseconds(seconds: float) -> str:
     return f"{value:.3g}"
 
 
+def signed_percent(fraction: float) -> str:
+    """Return a signed percentage."""
+    return f"{fraction:+.1%}"
+
+
+def interval_ms(bounds: tuple[float, float]) -> str:
+    """Return an interval in milliseconds."""
+    return f"[{milliseconds(bounds[0])}, {milliseconds(bounds[1])}]"
+
+
 def count_of(number: float) -> str:
     """Return a count in thousands, millions or billions, with three significant digits."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):

@@ -2,7 +2,7 @@
 
 `python tests/recorded_runs.py FILE.json COMMAND …` runs a command of `harness` and adds it to the runs of the file.
 `python tests/recorded_runs.py` writes the runs of the package: the first one of each file in `measure/recorded`. The
-folder `loaded` there has runs of a machine with 20 to 30 other tasks.
+folder `loaded` there has runs of a machine with 20 to 30 other tasks, `earlier` those of an earlier program.
 """
 
 from __future__ import annotations

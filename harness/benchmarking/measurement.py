@@ -6,10 +6,10 @@ import itertools
 import math
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
-from harness.arguments import COUNTS, checked
+from harness.arguments import COUNTS, check_fields, spread
 from harness.benchmarking.benchmark_results import (
     Benchmark,
     BenchmarkedNetwork,
@@ -23,6 +23,7 @@ from harness.device.session import LoadReport
 from harness.device.variant import Variant
 from harness.errors import UsageError
 from harness.measure.busy_device import BusyWait, lease_when_free
+from harness.measure.calls import DeviceCall
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
@@ -32,7 +33,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, notes_of, part_of
+from harness.measure.progress import DONE, begin, effort_of, notes_of, part_of
 from harness.network.model_references import Models, model_references
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
@@ -41,7 +42,7 @@ from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
-from harness.workspace import AnyWorkspace, Workspace, as_workspace
+from harness.workspace import Workspace, as_workspace
 
 DEFAULT_RUNS = 200
 _RUNS_PER_VISIT = 20
@@ -66,31 +67,43 @@ class _Process:
 
 
 @dataclass(frozen=True)
+class BenchmarkCall(DeviceCall):
+    """The arguments of `benchmark`."""
+
+    models: Models
+    _: KW_ONLY
+    device: str | None = None
+    batches: Sequence[int | None] = (None,)
+    threads: Sequence[int | None] = (None,)
+    runs: int = DEFAULT_RUNS
+    processes: int = 1
+    dims: Mapping[str, int] | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, batches=COUNTS, threads=COUNTS)
+
+
+@dataclass(frozen=True)
 class _Bench:
     """The device with all that its processes share."""
 
+    call: BenchmarkCall
     device: Device
     workspace: Workspace
-    runs: int
-    processes: int
-    wait_s: float
-    observe: Observer
     count: int
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
 
     def measure(self, network: Network, variant: Variant, done: int) -> list[_Process] | RefusedNetwork:
         """Measure a network in each process, after `done` others; the first refusal of the device ends it."""
         probe = network_probe(network)
         found: list[_Process] = []
         with Journal(self.workspace.journal) as journal:
-            for number in range(self.processes):
-                observe = part_of(
-                    self.observe,
-                    "measuring",
-                    min(self.count, done) * self.processes + number,
-                    self.count * self.processes,
-                )
-                patience = BusyWait(self.wait_s, observe, self.stop)
+            each = self.call.processes
+            for number in range(each):
+                place = min(self.count, done) * each + number
+                observe = part_of(self.call.observe, "measuring", place, self.count * each)
+                patience = BusyWait(wait_s=self.call.wait_s, observe=observe, stop=self.stop)
                 with (
                     lease_when_free(variant.device(self.device), patience, "validation") as session,
                     leased_run(session, self.device, journal, observe, self.stop, variant) as run,
@@ -103,14 +116,14 @@ class _Bench:
 
     def _in_process(self, run: DeviceRun, probe: Probe, number: int) -> _Process | str:
         """Measure the network in this session; return the reason if the device refuses it."""
-        plan, policy = _plan(probe, self.runs)
+        plan, policy = _plan(probe, self.call.runs)
         campaign = run.begin(plan, policy.settings(_PURPOSE, number))
         CampaignRun(run, campaign, plan, policy).run()
         refused = run.journal.probes(campaign.id)[probe.id].refused
         if refused:
             return refused
         return _Process(
-            tuple(run.journal.samples_of(campaign.id, probe.id)[: self.runs]),
+            tuple(run.journal.samples_of(campaign.id, probe.id)[: self.call.runs]),
             campaign.clock,
             run.session.load_reports.get(probe.id, LoadReport()),
             _noise(run, campaign),
@@ -124,23 +137,8 @@ def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
     return ProcessNoise.of(run.journal, campaign, clock, slow_share)
 
 
-# One keyword for each option of `harness benchmark`, and two for the call itself, as in `harness.profile`.
-@checked(batches=COUNTS, threads=COUNTS)
-def benchmark(
-    models: Models,
-    *,
-    device: str | None = None,
-    batches: Sequence[int | None] = (None,),
-    threads: Sequence[int | None] = (None,),
-    runs: int = DEFAULT_RUNS,
-    processes: int = 1,
-    strict: bool = False,
-    dims: Mapping[str, int] | None = None,
-    workspace: AnyWorkspace = None,
-    wait_s: float = 0.0,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-) -> Benchmark:
+@spread(BenchmarkCall)
+def benchmark(call: BenchmarkCall) -> Benchmark:
     """Measure whole networks on a device without a table: percentiles, throughput, load time, memory and energy.
 
     Each network is measured with each of `batches` and each number of `threads`, `runs` times in each of `processes`
@@ -148,23 +146,23 @@ def benchmark(
     precede every 20 timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if
     none is left, the refusal is raised.
     """
-    references, workspace, note = model_references(models), as_workspace(workspace), notes_of(observe)
+    references, workspace, observe = model_references(call.models), as_workspace(call.workspace), call.observe
     if not references:
         raise UsageError("There is no network to benchmark", next_step="Name one or more models")
-    chosen = find_device(load_inventory(workspace.devices), device or workspace.default_device)
-    variants = [Variant(batch, count) for batch in batches for count in threads]
+    chosen = find_device(load_inventory(workspace.devices), call.device or workspace.default_device)
+    variants = [Variant(batch, count) for batch in call.batches for count in call.threads]
     for variant in variants:
         variant.device(chosen)  # raises before anything is measured
     count = len(references) * len(variants)
-    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, count, stop or threading.Event())
+    bench = _Bench(call, chosen, workspace, count, call.stop or threading.Event())
     found: list[BenchmarkedNetwork] = []
     refused: list[RefusedNetwork] = []
-    for batch in batches:
+    for batch in call.batches:
         begin(observe, "reading networks", effort_of(len(references)))
-        read = read_networks(references, dims, batch=batch, strict=strict, note=note)
+        read = read_networks(references, call.dims, batch=batch, strict=call.strict, note=notes_of(observe))
         refused += read.refused
         due = itertools.product(read.networks, [one for one in variants if one.batch == batch])
-        _measure_all(bench, due, found, refused, note, strict=strict)
+        _measure_all(bench, due, found, refused)
     check_refused(refused, len(found))
     observe(DONE)
     return Benchmark(chosen.name, tuple(found), tuple(dict.fromkeys(refused)))
@@ -175,18 +173,15 @@ def _measure_all(
     due: Iterable[tuple[Network, Variant]],
     found: list[BenchmarkedNetwork],
     refused: list[RefusedNetwork],
-    note: Callable[[str], None],
-    *,
-    strict: bool,
 ) -> None:
     """Measure networks with variants, and add each to those found or refused; `strict` raises the first refusal."""
     for network, variant in due:
         measured = bench.measure(network, variant, len(found) + len(refused))
         if isinstance(measured, RefusedNetwork):
             refused.append(measured)
-            if strict:
+            if bench.call.strict:
                 raise measured.error()
-            note_refused([measured], note)
+            note_refused([measured], notes_of(bench.call.observe))
         else:
             found.append(_summary(network.name, variant, measured))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_line, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
@@ -52,8 +52,7 @@ def benchmark(
     *,
     extent: BenchmarkRuns,
     files: Results,
-    dim: arguments.Dims = None,
-    strict: arguments.Strict = False,
+    reading: Annotated[arguments.Reading, OnlyFields(("dim", "strict"))],
     wait: arguments.Wait = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -81,8 +80,8 @@ def benchmark(
             threads=threads or (None,),
             runs=extent.runs,
             processes=extent.processes,
-            strict=strict,
-            dims=arguments.parse_dims(dim),
+            strict=reading.strict,
+            dims=reading.dims,
             workspace=workspace,
             wait_s=arguments.parse_wait(wait) or 0.0,
             observe=observe,

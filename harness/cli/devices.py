@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import interval_ms, print_json, print_line, print_table
+from harness.cli.terminal.output import print_json, print_line, print_table
 from harness.errors import DeviceUnreachable
+from harness.text import interval_ms
 from harness.workspace import find_workspace
 
 app = arguments.command_group("List, show, check and mark devices.")

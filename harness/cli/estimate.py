@@ -16,9 +16,9 @@ from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
-from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_line, print_table, write_csv
+from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table, write_csv
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, counted, microseconds, milliseconds
+from harness.text import clock_name, counted, interval_ms, microseconds, milliseconds
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:

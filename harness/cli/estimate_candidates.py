@@ -12,10 +12,10 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, write_result
+from harness.cli.terminal.output import note, print_json, print_line, print_table, write_result
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, latency_s, milliseconds
+from harness.text import clock_name, interval_ms, latency_s, milliseconds
 
 if TYPE_CHECKING:
     from harness.architecture_search.candidates import Span

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from harness.space.space_profile import SpaceProfile
     from harness.workspace import Workspace
 
-Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")]
-DryRunFlag = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", help="Read from the device how it fuses operators, print the plan and its time; measure nothing."
-    ),
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign instead of resuming.")]
 _STOPPED = {
     "target": "randomly drawn layers are predicted within the target",
     "count": "as many layers as --count allows were measured",
@@ -48,15 +39,19 @@ _STOPPED = {
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How long probes and campaigns are measured."""
+class Measuring:
+    """How probes are measured, and when they have enough samples."""
 
+    aux: Annotated[AuxiliaryChoice, typer.Option(help=AUXILIARY_HELP)] = "auto"
     runs: Annotated[
         str, typer.Option(metavar="N|auto", help="Samples per probe, or auto: until the interval is within 1 %.")
     ] = "auto"
     budget: arguments.Budget = None
     time_limit: arguments.TimeLimit = None
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")] = 0
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start a new campaign instead of resuming.")] = False
 
+    @property
     def policy(self) -> RepeatPolicy:
         """Return when probes have enough samples; raises UsageError."""
         from harness.measure.policy import RepeatPolicy
@@ -108,23 +103,22 @@ class SpaceOptions:
         return SpaceRequest(reference, SPACE_COUNT if self.count is None else self.count, target_share)
 
 
-# Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
     models: Annotated[list[str] | None, arguments.models_argument(" Default: layers of builtin:common.")] = None,
-    device: arguments.DeviceNames = None,
-    group: arguments.Groups = None,
-    everything: arguments.Everything = False,
-    aux: Auxiliary = "auto",
     *,
-    effort: Effort,
+    devices: arguments.DeviceChoice,
+    measuring: Measuring,
     layers: SpaceOptions,
-    seed: Seed = 0,
-    dry_run: DryRunFlag = False,
-    fresh: Fresh = False,
-    wait: arguments.Wait = None,
     reading: arguments.Reading,
-    workspace: arguments.WorkspaceFolder = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Read from the device how it fuses operators, print the plan and its time; measure nothing.",
+        ),
+    ] = False,
+    directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Measure the layers of networks, or of a space, on devices.
@@ -139,41 +133,35 @@ def profile(
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
-    found, wait_s = find_workspace(workspace), arguments.parse_wait(wait)
-    policy, space = effort.policy(), layers.space
+    workspace, wait_s = find_workspace(directory), arguments.parse_wait(devices.wait)
+    space = layers.space
     if space is None and models and len(models) == 1 and _is_space(models[0]):
         space, models = models[0], None
     if space is not None or not models:
         _check_space(models or (), reading, dry_run)
     chosen = layers.request(space if models else space or DEFAULT_SPACE)
 
-    from harness.device.inventory import load_inventory
-    from harness.fleet.device_selection import select
     from harness.measure.request import ProfileRequest
 
-    names = arguments.parse_names(found.default_device if device is None and not group and not everything else device)
-    devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
-    if dry_run and len(devices) > 1:
+    used = devices.select(workspace)
+    if dry_run and len(used) > 1:
         raise UsageError("--dry-run needs exactly one device", next_step="Name one with --device")
     request = ProfileRequest(
-        device=devices[0].name,
+        device=used[0].name,
         models=tuple(models or ()),
         space=chosen,
-        policy=policy,
-        auxiliary=chosen_kind(aux),
-        dims=reading.dims,
-        seed=seed,
-        fresh=fresh,
-        strict=reading.strict,
-        batch=reading.batch,
-        threads=reading.threads,
+        policy=measuring.policy,
+        auxiliary=chosen_kind(measuring.aux),
+        seed=measuring.seed,
+        fresh=measuring.fresh,
+        **reading.keywords,
     )
-    for one in devices:
+    for one in used:
         request.variant.device(one)  # a backend without threads is an error before anything is measured
     if dry_run:
-        show_dry_run(request, found, json, wait_s=wait_s)
+        show_dry_run(request, workspace, json, wait_s=wait_s)
     else:
-        show_profiles([replace(request, device=one.name) for one in devices], found, json, wait_s=wait_s)
+        show_profiles([replace(request, device=one.name) for one in used], workspace, json, wait_s=wait_s)
 
 
 def _is_space(reference: str) -> bool:
@@ -326,7 +314,7 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
     from harness.measure.profiling import dry_run
 
     with show_progress(request.device) as observe, stop_on_interrupt() as stop:
-        planned = dry_run(request, workspace, BusyWait(wait_s or 0.0, observe, stop))
+        planned = dry_run(request, workspace, BusyWait(wait_s=wait_s or 0.0, observe=observe, stop=stop))
     fewest, most = request.policy.runs or request.policy.min_rounds, request.policy.runs or request.policy.max_rounds
     bound_s = request.policy.budget_s or math.inf
     seconds = [min(bound_s, planned.round_seconds * rounds) for rounds in (fewest, most)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_table, write_result
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
@@ -22,9 +22,8 @@ def trace(
     model: arguments.Model,
     output: Annotated[Path, file_option("--output", "-o", help="Write the trace to this file.")],
     device: arguments.DeviceNames = None,
-    dim: arguments.Dims = None,
-    batch: arguments.Batch = None,
-    threads: arguments.Threads = None,
+    *,
+    reading: Annotated[arguments.Reading, OnlyFields(("dim", "batch", "threads"))],
     wait: arguments.Wait = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -47,9 +46,9 @@ def trace(
         found = layer_trace.trace(
             model,
             devices=names,
-            dims=arguments.parse_dims(dim),
-            batch=batch,
-            threads=threads,
+            dims=reading.dims,
+            batch=reading.batch,
+            threads=reading.threads,
             workspace=workspace,
             wait_s=arguments.parse_wait(wait) or 0.0,
             observe=observe,

@@ -6,31 +6,47 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, signed_percent
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
-from harness.text import clock_name, first_names, microseconds, milliseconds, printable
+from harness.text import (
+    clock_name,
+    counted,
+    first_names,
+    interval_ms,
+    microseconds,
+    milliseconds,
+    printable,
+    signed_percent,
+)
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
+_STOPPED: dict[Stop, str] = {
+    "decided": "more would not change the verdict",
+    "target": "the latency is known to within the target",
+    "most processes": "--processes allows no more",
+}
+_OVERHEAD = {"a_s_per_byte": "a, s per input byte", "b_s_per_byte": "b, s per output byte", "c_s": "c, s per run"}
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
     from harness.validation.oracle_comparison import OracleReport
     from harness.validation.results import NetworkValidation, Validation
+    from harness.validation.stopping_rule import Stop
 
 
 @dataclass(frozen=True)
 class ValidateOptions:
-    """Additional measurements, and the number of processes."""
+    """What is measured in addition, in how many processes, and how long to wait for the device."""
 
     naive: Annotated[bool, typer.Option("--naive", help="Also time layers one by one, and show the plain sum.")] = False
     layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (
@@ -44,16 +60,21 @@ class ValidateOptions:
             help="Maximum number of processes that measure each network; disturbed ones do not count.",
         ),
     ] = VALIDATION_PROCESSES
+    wait: arguments.Wait = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The options as `harness.validate` takes them."""
+        own = {name: value for name, value in asdict(self).items() if name != "wait"}
+        return {**own, "wait_s": arguments.parse_wait(self.wait) or 0.0}
 
 
 @spread
 def validate(
     models: arguments.Models,
-    device: arguments.DeviceName = None,
-    lut: arguments.LutFolder = None,
     *,
+    choice: arguments.TableChoice,
     extent: ValidateOptions,
-    wait: arguments.Wait = None,
     html: arguments.HtmlFile = None,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
@@ -67,8 +88,8 @@ def validate(
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    workspace = find_workspace(directory)
-    label = device or (workspace.default_device if lut is None else str(lut))
+    workspace, lut = find_workspace(directory), choice.lut
+    label = choice.device or (workspace.default_device if lut is None else str(lut))
 
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
@@ -77,17 +98,11 @@ def validate(
     with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
-            device=device,
+            device=choice.device,
             lut=lut,
             workspace=workspace,
-            processes=extent.processes,
-            naive=extent.naive,
-            layers=extent.layers,
-            strict=reading.strict,
-            dims=reading.dims,
-            wait_s=arguments.parse_wait(wait) or 0.0,
-            batch=reading.batch,
-            threads=reading.threads,
+            **extent.keywords,
+            **reading.keywords,
             observe=observe,
             stop=stop,
         )
@@ -149,8 +164,8 @@ def show_validation(result: Validation) -> None:
         print_line(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
         print_line(f"machine: {result.machine.text}")
-    if any(one.stopped for one in result.networks):
-        print_line(f"stopped: {', '.join(_stops(result))}")
+    for line in _stops(result):
+        print_line(line)
     if disturbed := [one for one in result.networks if one.preempted_processes]:
         shown = ", ".join(f"{one.preempted_processes} of {one.name}" for one in disturbed)
         print_line(f"processes left out, because other programs held a core in most of their runs: {shown}")
@@ -171,10 +186,10 @@ def show_validation(result: Validation) -> None:
 
 def _stops(result: Validation) -> Iterator[str]:
     """Yield the reasons why networks were not measured further, with the numbers of networks and processes."""
-    counts: Counter[tuple[str, int]] = Counter((one.stopped or "", len(one.processes_s)) for one in result.networks)
+    counts = Counter((one.stopped, len(one.processes_s)) for one in result.networks if one.stopped)
     for (reason, processes), networks in sorted(counts.items()):
-        noun = "network" if networks == 1 else "networks"
-        yield f"{networks} {noun} after {processes} {'process' if processes == 1 else 'processes'} ({reason})"
+        noun = "process" if processes == 1 else "processes"
+        yield f"{counted(networks, 'network')} measured in {processes} {noun}: {_STOPPED[reason]}"
 
 
 def _note_file(network: NetworkValidation) -> None:
@@ -194,10 +209,10 @@ def _show_oracle(report: OracleReport) -> None:
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()
-    rows = [
-        (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else signed_percent(one.error))
-        for name, one in report.overhead.items()
-    ]
+    rows = []
+    for name, one in report.overhead.items():
+        error = "" if one.error is None else signed_percent(one.error)
+        rows.append((_OVERHEAD[name], f"{one.true:.4g}", f"{one.fitted:.4g}", error))
     if rows:
         print_table(("overhead", "true", "fitted", "error"), rows)
     if report.time_weighted_error is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 
-from harness.arguments import checked, instance
+from harness.arguments import check_fields, checked, fields_of, instance, spread
 from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
+from harness.measure.busy_device import BusyWait
+from harness.measure.calls import DeviceCall, Reading
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.progress import Observer, ignore
@@ -22,25 +24,24 @@ _POLL_S = 2.0
 """The pause between two looks at a busy device that a person waits for."""
 
 
-# One keyword for each field of ProfileRequest that concerns networks, and three for the call itself.
-@checked(policy=instance(RepeatPolicy))
-def profile(
-    models: Models = (),
-    *,
-    device: str | None = None,
-    policy: RepeatPolicy | None = None,
-    auxiliary: AuxiliaryChoice | None = AUTO,
-    dims: Mapping[str, int] | None = None,
-    batch: int | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    fresh: bool = False,
-    strict: bool = False,
-    workspace: AnyWorkspace = None,
-    wait_s: float = 0.0,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-) -> ProfileResult:
+@dataclass(frozen=True)
+class ProfileCall(Reading, DeviceCall):
+    """The arguments of `profile`."""
+
+    models: Models = ()
+    _: KW_ONLY
+    device: str | None = None
+    policy: RepeatPolicy | None = None
+    auxiliary: AuxiliaryChoice | None = AUTO
+    seed: int = 0
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, policy=instance(RepeatPolicy))
+
+
+@spread(ProfileCall)
+def profile(call: ProfileCall) -> ProfileResult:
     """Measure every layer of networks on a device; the same call resumes what was interrupted.
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
@@ -49,20 +50,17 @@ def profile(
     harness or the device refuses are skipped and listed in the result; with `strict`, or if all are refused, the
     refusal is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
     """
-    workspace = as_workspace(workspace)
+    workspace = as_workspace(call.workspace)
     request = ProfileRequest(
-        device=device or workspace.default_device,
-        models=model_references(models),
-        policy=policy or RepeatPolicy(),
-        auxiliary=chosen_kind(auxiliary),
-        dims=dict(dims or {}),
-        batch=batch,
-        threads=threads,
-        seed=seed,
-        fresh=fresh,
-        strict=strict,
+        device=call.device or workspace.default_device,
+        models=model_references(call.models),
+        policy=call.policy or RepeatPolicy(),
+        auxiliary=chosen_kind(call.auxiliary),
+        seed=call.seed,
+        fresh=call.fresh,
+        **fields_of(Reading, call),
     )
-    result = profile_request(request, workspace=workspace, wait_s=wait_s, observe=observe, stop=stop).result
+    result = profile_request(request, workspace=workspace, **fields_of(BusyWait, call)).result
     assert result is not None  # noqa: S101 - an outcome without failure has one
     return result
 

@@ -70,4 +70,4 @@ class SharedReading:
 
 def _key_of(request: ProfileRequest) -> object:
     """Return what requests that read the same networks have in common."""
-    return request.models, tuple(sorted(request.dims.items())), request.batch, request.strict
+    return request.models, tuple(sorted((request.dims or {}).items())), request.batch, request.strict

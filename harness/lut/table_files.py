@@ -272,7 +272,8 @@ def _read_part(path: Path, read: Callable[[Path, int], _Read]) -> _Read:
         return read(path, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         step = "Name the folder of a table; `harness lut list` lists them"
-        raise LutNotFound(f"{path.parent} is not a table", why=f"It has no {path.name}", next_step=step) from error
+        why = f"It has no {path.name}" if path.parent.is_dir() else "There is no such folder"
+        raise LutNotFound(f"{path.parent} is not a table", why=why, next_step=step) from error
     except OSError as error:
         raise _corrupt(path.parent, f"{path.name}: {error.strerror}") from error
 

@@ -28,11 +28,11 @@ class Announcement:
             self.observe(Progress("waiting", 0, 0, note=f"{busy.what}; waiting for up to {max(1, round(left_s))} s"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BusyWait:
     """The maximum wait for a busy device; `observe` is called once with the holder, `stop` cancels the wait."""
 
-    busy_s: float = 0.0
+    wait_s: float = 0.0
     observe: Observer = ignore
     stop: threading.Event | None = None
 
@@ -47,7 +47,7 @@ def lease_when_free(device: Device, patience: BusyWait, purpose: Purpose = "meas
             return _leased(device, purpose)
         except DeviceBusy as busy:
             now_s = time.monotonic()
-            ends_s = now_s + patience.busy_s if ends_s is None else ends_s
+            ends_s = now_s + patience.wait_s if ends_s is None else ends_s
             left_s = ends_s - now_s
             if left_s <= 0:
                 raise

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.arguments import check_fields, instance
-from harness.device.variant import Variant
+from harness.measure.calls import Reading
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
-from harness.network.network_list import NetworkList, read_networks
+from harness.network.network_list import NetworkList
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.settings import SPACE_COUNT, SPACE_TARGET
@@ -29,7 +29,7 @@ class SpaceRequest:
 
 
 @dataclass(frozen=True)
-class ProfileRequest:
+class ProfileRequest(Reading):
     """One profiling run of a device: the layers of networks, or layers chosen from a space.
 
     `models` are paths, `builtin:NAME` or networks in memory; an empty tuple selects the reference networks. With
@@ -47,14 +47,10 @@ class ProfileRequest:
     space: SpaceRequest | None = None
     policy: RepeatPolicy = field(default_factory=RepeatPolicy)
     auxiliary: AuxiliaryKind | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     fresh: bool = False
     name: str = ""
     watch_level: float | None = None
-    strict: bool = False
-    batch: int | None = None
-    threads: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, policy=instance(RepeatPolicy), space=instance(SpaceRequest))
@@ -64,14 +60,8 @@ class ProfileRequest:
         return self.read_networks().networks
 
     def read_networks(self, note: Callable[[str], None] = lambda _: None) -> NetworkList:
-        """Read all networks before any is used; `note` and errors are those of `network_list.read_networks`."""
-        models = self.models or reference_networks()
-        return read_networks(models, self.dims, batch=self.batch, strict=self.strict, note=note)
-
-    @property
-    def variant(self) -> Variant:
-        """The batch and the threads of its campaigns."""
-        return Variant(self.batch, self.threads)
+        """Read the networks of the request, or the reference networks, as `Reading.read` does."""
+        return self.read(self.models or reference_networks(), note)
 
 
 def reference_networks() -> tuple[str, ...]:

@@ -26,7 +26,7 @@ _NEWEST = 5
 _ERROR, _FARTHEST = 0.35, 6.0
 """The standard error of the logarithm of a predicted time: a factor of 1.4. Beyond so many of them it is the same."""
 _NORMAL = statistics.NormalDist()
-_PACE_S = 1.0
+_PACE_S = 0.4
 """Seconds at the pace of an earlier run that count beside those of the present one."""
 _START, _ALREADY = "start", "already begun"
 """The time until the first report: since the program was loaded, or in a program that did other things before."""
@@ -156,14 +156,16 @@ def _lasting_s(expected_s: float, gone_s: float) -> float:
 def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str, float]:
     """Return the seconds of an earlier run's phases for the efforts of the present one.
 
-    A phase whose effort is not known yet changes as the one before it.
+    A phase whose effort is not known yet grows as the one before it, and shrinks with the root: a part of its time is
+    constant.
     """
     ratio, seconds = 1.0, {}
     for one in earlier:
         effort = efforts.get(one.name)
         if effort and one.effort:
             ratio = effort / one.effort
-        seconds[one.name] = 0.0 if effort == 0 else one.seconds * (1.0 if one.effort is None else ratio)
+        own = ratio if effort or ratio > 1 else math.sqrt(ratio)
+        seconds[one.name] = 0.0 if effort == 0 else one.seconds * (1.0 if one.effort is None else own)
     return seconds
 
 

@@ -79,7 +79,6 @@ class NetworkTrace:
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts}
 
 
-# One keyword for each option of `harness trace`, and two for the call itself, as in `harness.profile`.
 @checked()
 def trace(
     model: Model,
@@ -102,7 +101,7 @@ def trace(
     inventory = load_inventory(workspace.devices)
     chosen = [find_device(inventory, name) for name in dict.fromkeys(devices or (workspace.default_device,))]
     network = load_network(model, dims, batch)
-    patience = BusyWait(wait_s, observe, stop)
+    patience = BusyWait(wait_s=wait_s, observe=observe, stop=stop)
     found = []
     for device in chosen:
         answer = _ask(variant.device(device), network, patience)

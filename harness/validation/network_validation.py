@@ -7,26 +7,26 @@ import statistics
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
-from harness.arguments import checked, instance
+from harness.arguments import check_fields, instance, spread
 from harness.device.session import Truth
-from harness.device.variant import Variant
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
+from harness.measure.calls import DeviceCall, Reading
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, notes_of, steps_of
+from harness.measure.progress import DONE, Observer, begin, effort_of, notes_of, steps_of
 from harness.measure.summary import summarise
 from harness.network.effort import compile_effort, products_of_network, run_effort
 from harness.network.fusion.fusion_rules import FusionRule, as_executed
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
-from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
+from harness.network.network_list import RefusedNetwork, check_refused, note_refused
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
@@ -44,7 +44,7 @@ from harness.validation.whole_networks import (
     undisturbed,
     whole_latency,
 )
-from harness.workspace import AnyWorkspace, as_workspace
+from harness.workspace import as_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=3, max_rounds=6)
 """The rounds of one process: processes differ by more than further samples of one of them would show."""
@@ -54,26 +54,25 @@ SETTLING_S, MOST_UNTIMED = 1e-3, 20
 second run still took 5 to 30 % longer than the fourth."""
 
 
-# One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
-@checked(policy=instance(RepeatPolicy))
-def validate(
-    models: Models,
-    *,
-    device: str | None = None,
-    lut: TableReference = None,
-    workspace: AnyWorkspace = None,
-    policy: RepeatPolicy = VALIDATION_POLICY,
-    processes: int = VALIDATION_PROCESSES,
-    naive: bool = False,
-    layers: bool = False,
-    strict: bool = False,
-    dims: Mapping[str, int] | None = None,
-    wait_s: float = 0.0,
-    batch: int | None = None,
-    threads: int | None = None,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-) -> Validation:
+@dataclass(frozen=True)
+class ValidationCall(Reading, DeviceCall):
+    """The arguments of `validate`."""
+
+    models: Models
+    _: KW_ONLY
+    device: str | None = None
+    lut: TableReference = None
+    policy: RepeatPolicy = VALIDATION_POLICY
+    processes: int = VALIDATION_PROCESSES
+    naive: bool = False
+    layers: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, policy=instance(RepeatPolicy))
+
+
+@spread(ValidationCall)
+def validate(call: ValidationCall) -> Validation:
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
     Each network is measured in separate processes of the worker, until the comparison is decided or its latency is
@@ -83,24 +82,23 @@ def validate(
     the table lacks, are skipped and listed in the result; with `strict`, or if all are refused, the refusal is raised
     and nothing is measured. The workspace keeps the last validation on each device for `harness report`.
     """
-    references = model_references(models)
+    references, observe, strict = model_references(call.models), call.observe, call.strict
     if not references:
         raise UsageError("There is no network to validate", next_step="Name one or more models")
-    workspace = as_workspace(workspace)
-    variant = Variant(batch, threads)
-    table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
+    workspace = as_workspace(call.workspace)
+    table = open_lut(call.device, lut=call.lut, workspace=workspace, batch=call.batch, threads=call.threads)
     note = notes_of(observe)
     begin(observe, "reading networks", effort_of(len(references)))
-    read = read_networks(references, dims, batch=batch, strict=strict, note=note)
+    read = call.read(references, note)
     work = compile_effort if table.clock == "device" else run_effort
     efforts = (work(products_of_network(network)) for network in read.networks)
     begin(observe, "estimating", effort_of(sum(efforts)))
-    cases, uncovered = _cases(read.networks, table, naive)
+    cases, uncovered = _cases(read.networks, table, call.naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
-    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, variant)
-    measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
+    rules = {case.whole.id: case.stopping_rule(call.policy.target, call.processes) for case in cases}
+    plan = ProcessPlan(validation_plan(cases), rules, call.policy, call.layers, strict, call.wait_s, call.variant)
+    measured = measure_processes(table, workspace, plan, observe, call.stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
     left = [case for case in cases if case.whole.id not in measured.refused]
@@ -115,7 +113,7 @@ def validate(
     noises = [process.noise for process in _kept(measured.processes, left, table.clock)]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
-    keep_validation(workspace, references, dims or {}, found)
+    keep_validation(workspace, references, call.dims or {}, found)
     observe(DONE)
     return found
 

@@ -88,7 +88,7 @@ class ProcessPlan:
     The first process runs all of `plan`, each later one the whole networks that their `rules`, by probe, do not stop.
     With `layers` each also asks for the runtime's profile. A device with its own clock is always asked, once, because
     it runs nothing for that and repeats exactly. With `strict`, the device must accept all whole networks. Each process
-    waits up to `busy_s` for a device that is in use.
+    waits up to `wait_s` for a device that is in use.
     """
 
     plan: ProbePlan
@@ -96,7 +96,7 @@ class ProcessPlan:
     policy: RepeatPolicy
     layers: bool = False
     strict: bool = False
-    busy_s: float = 0.0
+    wait_s: float = 0.0
     variant: Variant = NO_VARIANT
 
 
@@ -122,7 +122,7 @@ def measure_processes(
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
     stops: dict[str, Stop] = {}
-    patience = BusyWait(wanted.busy_s, observe, stop)
+    patience = BusyWait(wait_s=wanted.wait_s, observe=observe, stop=stop)
     most = max(rule.most_processes for rule in wanted.rules.values())
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:

@@ -111,3 +111,13 @@ def test_a_folded_line_fits_and_keeps_its_words(parts: list[str]) -> None:
     assert " ".join(lines).split() == " ".join(parts).split()
     assert all(cell_len(line) <= 30 or len(line.split()) == 1 for line in lines)
     assert all(any(part in line for line in lines) for part in parts if cell_len(part) <= 30)
+
+
+def test_names_that_differ_are_shown_different() -> None:
+    """Names in the first column keep what distinguishes them, and columns without room follow below."""
+    names = [f"block.{number}.pointwise.convolution" for number in range(1, 5)]
+    rows = [(name, *["1,234,567 / 1,234,567"] * 3) for name in names]
+    lines = lay_out(("layer", "one", "rows", "outputs"), rows, 1, width=80)
+    assert max(map(len, lines)) <= 80
+    shown = [line.split()[0] for line in lines if line.startswith("block")]
+    assert len(set(shown)) == 4

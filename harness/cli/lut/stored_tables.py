@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json, print_line, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_report
 from harness.errors import LutNotFound
 from harness.text import byte_size, printable
 from harness.workspace import Workspace, find_workspace
@@ -32,6 +32,7 @@ def list_tables(
     Example: harness lut list --device cpu01
     """
     from harness.lut import stored_tables
+    from harness.lut.lut_tables import list_of_tables
 
     workspace = find_workspace(directory)
     tables = stored_tables.list_tables(workspace, device)
@@ -40,7 +41,7 @@ def list_tables(
     if json:
         print_json(tables=[_json(one) for one in tables])
         return
-    _show(tables)
+    print_report([list_of_tables(tables)])
 
 
 def prune(
@@ -61,6 +62,7 @@ def prune(
     Example: harness lut prune --keep 5 --dry-run
     """
     from harness.lut import stored_tables
+    from harness.lut.lut_tables import list_of_tables
 
     workspace = find_workspace(directory)
     plan = stored_tables.plan_pruning(workspace, keep, device)
@@ -78,7 +80,7 @@ def prune(
         )
         return
     if plan.removed:
-        _show(plan.removed)
+        print_report([list_of_tables(plan.removed)])
     size = f" ({byte_size(sum(one.size_bytes for one in plan.removed))})" if plan.removed else ""
     print_line(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables{size}, {plan.kept} stay")
     for table, files in plan.referred:
@@ -91,24 +93,6 @@ def _no_table(workspace: Workspace, device: str | None) -> LutNotFound:
     whose = "" if device is None else f" of {device}"
     step = f"Measure and build one: harness profile, then harness lut build{f' --device {device}' if device else ''}"
     return LutNotFound(f"There is no table{whose} in {workspace.lut}", next_step=step)
-
-
-def _show(tables: tuple[StoredTable, ...]) -> None:
-    rows = [
-        (
-            one.name,
-            one.method or "manifest unreadable",
-            one.created[:16].replace("T", " "),
-            str(one.entries),
-            byte_size(float(f"{one.size_bytes:.3g}")),
-            one.variant.options().strip(),
-            ", ".join(word for word, holds in (("default", one.is_default), ("package", one.is_published)) if holds),
-        )
-        for one in tables
-    ]
-    header = ("table", "method", "made (UTC)", "entries", "size", "measured with", "")
-    kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]
-    print_table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], left=2)
 
 
 def _json(table: StoredTable) -> dict[str, Any]:

@@ -10,13 +10,12 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_line
-from harness.cli.terminal.output import note, print_json, print_line, print_table, signed_percent
+from harness.cli.terminal.output import note, print_json, print_report
 from harness.errors import UsageError
-from harness.text import milliseconds, printable
+from harness.text import printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
-    from harness.nightly.night_report import SetComparison
     from harness.nightly.plan_file import NightSettings
     from harness.nightly.set_history import SetHistory
 
@@ -49,14 +48,9 @@ def history(
     if json:
         print_json(sets=[asdict(one) for one in found], html=str(path))
     else:
-        steps = [(one, subject, step) for one in found for subject in one.subjects for step in subject.steps]
-        rows = [
-            (one.device, one.set, str(subject.subject), step.night, signed_percent(step.change), ", ".join(step.causes))
-            for one, subject, step in steps
-        ]
-        if rows:
-            print_table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
-        print_line(f"{len(rows)} steps of {sum(len(one.subjects) for one in found)} subjects")
+        from harness.nightly.night_tables import history_parts
+
+        print_report(list(history_parts(found)))
     note(f"Page: {path}")
 
 
@@ -98,8 +92,9 @@ def accept(
     if json:
         print_json(accepted=[asdict(one) for one in found])
         return
-    rows = [(one.device, one.set, one.subject, one.night, signed_percent(one.change), one.reason) for one in found]
-    print_table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
+    from harness.nightly.night_tables import accepted_table
+
+    print_report([accepted_table(found)])
     note("`harness nightly run` in the same night writes the report again, without these regressions")
 
 
@@ -136,7 +131,13 @@ def try_slower(
     if json:
         print_json(compared=json_data(found))
         return
-    _show(found, factors)
+    from harness.nightly.night_tables import rehearsal_table
+
+    print_report([rehearsal_table(found, factors)])
+    for one in found:
+        for change in one.changes:
+            if change.state != "passed" and change.name not in factors:
+                note(f"Also listed: {printable(change.summary, 300)}")
 
 
 def _settings(workspace: Workspace) -> NightSettings:
@@ -159,32 +160,3 @@ def parse_slow(text: str) -> tuple[str, float]:
         why = f"FACTOR is a number above 0 and at most {_LARGEST_FACTOR:g}"
         raise UsageError(f"--slow {text[:80]} is not NAME:FACTOR", why=why, next_step="Write --slow conv1:1.05")
     return name, value
-
-
-def _show(compared: tuple[SetComparison, ...], factors: dict[str, float]) -> None:
-    """Print what a report would list of each named subject, and what it can detect."""
-    rows = []
-    for one in compared:
-        listed = {change.name: change for change in one.changes if change.state != "passed"}
-        for name, factor in factors.items():
-            change = listed.get(name)
-            sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
-            before = "" if change is None else milliseconds(change.before_s)
-            after = "" if change is None else milliseconds(change.after_s)
-            verdict = "not found" if change is None else signed_percent(change.change)
-            rows.append(
-                (
-                    one.set,
-                    name,
-                    signed_percent(factor - 1),
-                    verdict,
-                    before,
-                    after,
-                    signed_percent(min(sizes)) if sizes else "",
-                )
-            )
-        others = [change.summary for change in listed.values() if change.name not in factors]
-        for summary in others:
-            note(f"Also listed: {printable(summary, 300)}")
-    header = ("set", "subject", "invented", "found", "before ms", "now ms", "detectable from")
-    print_table(header, rows, left=2)

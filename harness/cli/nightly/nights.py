@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ from harness.cli.nightly.changes import write_nights
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import check_results, file_option
-from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table
+from harness.cli.terminal.output import note, print_error, print_json, print_report
 from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
 from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from harness.measure.request import ProfileRequest
     from harness.nightly.night_plan import NightPlan
     from harness.nightly.night_report import NightReport
-    from harness.nightly.status import NightStatus
 
 PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
 Night = Annotated[
@@ -46,15 +45,24 @@ _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
 
+@dataclass(frozen=True)
+class ReportFiles:
+    """Files that the report is written to besides its own."""
+
+    markdown: Annotated[Path | None, file_option("--markdown", help="Also write the report to this file.")] = None
+    junit: Annotated[Path | None, file_option("--junit", help="Also write the report to this file as JUnit XML.")] = (
+        None
+    )
+    html: arguments.HtmlFile = None
+
+
+@spread
 def run(
     plan: PlanPath = None,
     night: Night = None,
     engine: Engine = None,
-    markdown: Annotated[Path | None, file_option("--markdown", help="Also write the report to this file.")] = None,
-    junit: Annotated[
-        Path | None, file_option("--junit", help="Also write the report to this file as JUnit XML.")
-    ] = None,
-    html: arguments.HtmlFile = None,
+    *,
+    files: ReportFiles,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
     ] = False,
@@ -74,28 +82,42 @@ def run(
     from harness.nightly.night import current_night, engine_of, run_night
 
     found = _plan(workspace, plan, engine)
-    check_results([path for path in (markdown, junit, html) if path is not None], [found.path])
+    check_results([path for path in astuple(files) if path is not None], [found.path])
     which = _night(night, current_night(found))
     if dry_run:
-        show_forecast(found, workspace, which, json)
+        _show_forecast(found, workspace, which, json)
         return
     jobs = engine_of(found, workspace, _lines_of)
     with _stop_on_signal() as stop:
         report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
-    written = _write(report, workspace, markdown, junit)
-    if html is not None:
-        write_nights(html, workspace)
-        written.append(html)
+    written = _write(report, workspace, files.markdown, files.junit)
+    if files.html is not None:
+        write_nights(files.html, workspace)
+        written.append(files.html)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
         note(f"There is nothing to measure: the night of {report.night} is complete")
     if json:
         print_json(**report.data, reports=[str(path) for path in written])
     else:
-        show_night(report)
+        from harness.nightly.night_tables import report_parts
+
+        print_report(list(report_parts(report)))
     for path in written:
         note(f"Report: {path}")
     _end_with_verdict(report, written[0])
+
+
+def _show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
+    """Print the jobs of a night in the order in which it would start them."""
+    from harness.nightly.night import forecast
+    from harness.nightly.night_tables import forecast_fields, forecast_table
+
+    jobs = forecast_fields(forecast(plan, workspace, night=night))
+    if json:
+        print_json(night=night.isoformat(), jobs=jobs)
+    else:
+        print_report([forecast_table(jobs, night)])
 
 
 def _lines_of(job: ProfileRequest) -> Observer:
@@ -155,7 +177,11 @@ def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, j
     if json:
         print_json(**json_data(found))
     else:
-        show_status(found)
+        from harness.nightly.night_tables import status_parts
+
+        print_report(list(status_parts(found)))
+        if not found.nights:
+            note("No night has been reported yet; run one with `harness nightly run`")
 
 
 @dataclass(frozen=True)
@@ -285,89 +311,3 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
             write_whole(path, content)
             written.append(path)
     return written
-
-
-def show_night(report: NightReport) -> None:
-    """Print the result of each set, table and comparison, and what needs attention."""
-    rows = [
-        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
-        for device in report.devices
-        for row in device.sets
-    ]
-    print_table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
-    for device in report.devices:
-        for row in device.sets:
-            if row.machine:
-                print_line(f"{device.device}: {row.set}: machine: {row.machine}")
-    for device in report.devices:
-        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
-        print_line(f"{device.device}  table {device.published.table or 'none'}{kept}")
-    for change in report.changes:
-        print_line(f"{change.device}: {change.summary}")
-    for one in report.not_compared:
-        print_line(f"{one.device}: {one.set} is not compared: {one.not_compared}")
-    for item in report.attention:
-        where = f"{item.device}: " if item.device else ""
-        print_line(f"needs attention: {where}{item.what}. {item.why}")
-        if item.next_step:
-            print_line(item.next_step, "  next: ")
-
-
-def show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
-    """Print the jobs of a night in the order in which it would start them."""
-    from harness.nightly.night import forecast
-
-    found = [
-        {
-            "job": one.due.job.name,
-            "device": one.due.device.name,
-            "set": one.due.set.name,
-            "nights": one.due.staleness.nights,
-            "uncertainty": one.due.staleness.uncertainty,
-            "cost_s": one.due.cost_s,
-            "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
-            "reason": one.reason,
-        }
-        for one in forecast(plan, workspace, night=night)
-    ]
-    if json:
-        print_json(night=night.isoformat(), jobs=found)
-        return
-    rows = [
-        (
-            str(one["device"]),
-            str(one["set"]),
-            str(one["state"]),
-            "never" if one["nights"] is None else f"{one['nights']} nights",
-            f"{one['uncertainty']:.1%}",
-            "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
-            str(one["reason"]),
-        )
-        for one in found
-    ]
-    print_table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
-
-
-def show_status(state: NightStatus) -> None:
-    """Print the running night, the last nights, and the devices."""
-    if state.running is not None:
-        where = f"process {state.running.pid} on {state.running.host}"
-        print_line(f"running: the night of {state.running.night}, {where}, since {state.running.since}")
-    else:
-        print_line("running: none")
-    rows = []
-    for one in state.nights:
-        jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
-        finished = one.finished[:16].replace("T", " ")
-        rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), finished))
-    if rows:
-        print_table(("night", "exit", "sets", "slower", "need attention", "finished, UTC"), rows, left=3)
-    else:
-        note("No night has been reported yet; run one with `harness nightly run`")
-    devices = []
-    for device in state.devices:
-        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
-        health, deferred = device.health, ", ".join(device.deferred)
-        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
-    if devices:
-        print_table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)

@@ -28,15 +28,22 @@ class RowOptions:
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Show the first N layers only; 0 shows all.")] = 0
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """The files that the command writes."""
+
+    csv: arguments.CsvFile = None
+    roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None
+    html: arguments.HtmlFile = None
+
+
 @spread
 @limited(2)
 def run_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
     options: RunOptions,
-    csv: arguments.CsvFile = None,
-    roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None,
-    html: arguments.HtmlFile = None,
+    files: RunFiles,
     *,
     compiler: Options,
     shown: RowOptions,
@@ -65,17 +72,17 @@ def run_command(
     options.check(compiler)
     loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
     run = run_on_one_core(loaded, options, note)
-    if csv is not None:
-        write_csv(csv, layer_rows(run))
-    if roofline is not None:
+    if files.csv is not None:
+        write_csv(files.csv, layer_rows(run))
+    if files.roofline is not None:
         from harness.npu.run.run_page import roofline_plot
         from harness.report.html import write_figure
 
-        write_figure(roofline, *roofline_plot(run))
-    if html is not None:
+        write_figure(files.roofline, *roofline_plot(run))
+    if files.html is not None:
         from harness.npu.run.run_page import write_run
 
-        write_run(html, run, command_line())
+        write_run(files.html, run, command_line())
     if json:
         print_json(**json_fields(run))
     else:

@@ -43,16 +43,23 @@ class GridOptions:
     ] = None
 
 
+@dataclass(frozen=True)
+class SweepResults:
+    """The second objective of the front, and the files that the command writes."""
+
+    cost: Annotated[
+        Literal["area", "energy"], typer.Option(help="Second objective of the Pareto front: area, or energy per run.")
+    ] = "area"
+    csv: arguments.CsvFile = None
+    plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None
+
+
 @spread
 @limited(8)
 def sweep_command(
     model: arguments.Model,
     machines: GridOptions,
-    cost: Annotated[
-        Literal["area", "energy"], typer.Option(help="Second objective of the Pareto front: area, or energy per run.")
-    ] = "area",
-    csv: arguments.CsvFile = None,
-    plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,
+    results: SweepResults,
     *,
     compiler: Options,
     limits: Annotated[RunOptions, OnlyFields(("cycle_budget",))],
@@ -77,17 +84,17 @@ def sweep_command(
     from harness.npu.sweep import grid, points, sweep_tables
 
     swept = grid.read_grid(machines.preset or [], machines.machine or [], machines.sets or [])
-    if plot is not None:
+    if results.plot is not None:
         swept.check_drawable()
-    dims, budget = arguments.parse_dims(dim), limits.cycle_budget
+    dims, budget, cost = arguments.parse_dims(dim), limits.cycle_budget, results.cost
     with show_progress("sweep", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu sweep {model}") as observe:
         sweep = points.run_sweep(lambda: load_model(model, dims, note), swept, compiler, budget, observe, jobs, cost)
-    if csv is not None:
-        write_csv(csv, sweep_tables.point_rows(sweep))
-    if plot is not None:
+    if results.csv is not None:
+        write_csv(results.csv, sweep_tables.point_rows(sweep))
+    if results.plot is not None:
         from harness.report.html import write_figure
 
-        write_figure(plot, *sweep_tables.sweep_plot(sweep))
+        write_figure(results.plot, *sweep_tables.sweep_plot(sweep))
     if json:
         print_json(**sweep_tables.json_fields(sweep))
     else:

@@ -17,10 +17,12 @@ from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s, printable
 
 if TYPE_CHECKING:
+    from harness.device.inventory import Device
     from harness.device.variant import Variant
     from harness.lut.table import Lut
     from harness.network.keyed_network import KeyedNetwork
     from harness.network.network_list import NetworksRead
+    from harness.workspace import Workspace
 
 _words: tuple[str, ...] = ()
 
@@ -116,6 +118,10 @@ Groups = Annotated[
 Everything = Annotated[
     bool, typer.Option("--all", help="Use all devices in devices.toml, or the built-in devices if it lists none.")
 ]
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),
+]
 OptionalDevice = Annotated[str | None, device_option(f"Use the newest table of this device {_DEFAULT}.")]
 LutFolder = Annotated[
     Path | None,
@@ -126,6 +132,26 @@ LutFolder = Annotated[
         autocompletion=complete_table,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """The devices that a command uses, and how long it waits for one in use."""
+
+    device: DeviceNames = None
+    group: Groups = None
+    all: Everything = False
+    wait: Wait = None
+
+    def select(self, workspace: Workspace) -> tuple[Device, ...]:
+        """Return the devices, by default that of the workspace; raises UsageError and ConfigurationError."""
+        from harness.device.inventory import load_inventory
+        from harness.fleet.device_selection import select
+
+        is_given = self.device is not None or self.group or self.all
+        names = parse_names(self.device if is_given else workspace.default_device)
+        inventory = load_inventory(workspace.devices)
+        return tuple(select(inventory, names=names, groups=self.group or (), everything=self.all))
 
 
 @dataclass(frozen=True)
@@ -214,6 +240,11 @@ class Reading:
             )
 
     @property
+    def keywords(self) -> dict[str, Any]:
+        """The options as functions of `harness` take them."""
+        return {"dims": self.dims, "batch": self.batch, "threads": self.threads, "strict": self.strict}
+
+    @property
     def variant(self) -> Variant:
         """The batch and the threads, which select a table."""
         from harness.device.variant import Variant
@@ -232,10 +263,6 @@ TimeLimit = Annotated[
         metavar="TIME",
         help="Limit of the wall time on a device, golden probes and retries included; each campaign has a default.",
     ),
-]
-Wait = Annotated[
-    str | None,
-    typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),
 ]
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 

@@ -1,8 +1,8 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
 On a terminal, heads are stacked, names are cut in the middle, where they differ least, and sentences are folded at
-words. Numbers are neither cut nor folded: a number without its end is a different number. Columns that do not fit are
-printed below the others, after the first column.
+words. Names of the first column that differ are shown different. Numbers are neither cut nor folded: a number without
+its end is a different number. Columns that do not fit are printed below the others, after the first column.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class _Column:
     cells: Sequence[str]
     is_left: bool
     is_text: bool
+    is_name: bool
 
     @property
     def width(self) -> int:
@@ -55,7 +56,11 @@ class _Column:
             return self.width
         words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
         numbers = [_cell_len(one) for one in self.cells if _NUMERIC.match(one)]
-        return min(self.width, max((_LEAST_TEXT, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words))))
+        least = max((_LEAST_TEXT, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words)))
+        names = set(self.cells) if self.is_name else set()
+        while least < self.width and len({middle_cut(one, least) for one in names}) < len(names):
+            least += 1
+        return min(self.width, least)
 
 
 def lay_out(
@@ -68,6 +73,7 @@ def lay_out(
             [row[at] for row in rows],
             at < left or (bars and at == len(header) - 1),
             any(not _NUMERIC.match(row[at]) and not _BAR.match(row[at]) for row in rows),
+            at == 0,
         )
         for at, head in enumerate(header)
     ]
@@ -131,7 +137,7 @@ def fold_line(text: str, width: int) -> list[str]:
 
 def _head_lines(head: str, column: _Column) -> list[str]:
     """Return the head on several lines, none longer than the cells or its own longest word."""
-    words = head.split()
+    words = _WORDS.findall(head)
     longest = max((_cell_len(word) for word in words), default=0)
     return _folded(words, max(longest, column.width)) or [""]
 

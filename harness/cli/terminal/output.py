@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
-from harness.text import Part, Table, milliseconds, printable, shortened
+from harness.text import Part, Table, printable, shortened
 
 SCHEMA_VERSION = 1
 
@@ -129,13 +129,3 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; raises ConfigurationError."""
     names = list(rows[0])
     write_result(path, spreadsheet_csv(names, ([row[name] for name in names] for row in rows)))
-
-
-def signed_percent(fraction: float) -> str:
-    """Return a signed percentage."""
-    return f"{fraction:+.1%}"
-
-
-def interval_ms(bounds: tuple[float, float]) -> str:
-    """Return an interval in milliseconds."""
-    return f"[{milliseconds(bounds[0])}, {milliseconds(bounds[1])}]"

@@ -308,7 +308,7 @@ def _named_facts(request: ProfileRequest) -> dict[str, Any]:
         "name": request.name,
         "policy": {**asdict(request.policy), "budget_s": None, "wall_s": None},
         "auxiliary": request.auxiliary,
-        "dims": dict(request.dims),
+        "dims": dict(request.dims or {}),
         "seed": request.seed,
         "fresh": request.fresh,
         "watch_level": request.watch_level,

@@ -34,7 +34,7 @@ from harness.version import VERSION
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 _RULES = TypeAdapter(tuple[FusionRule, ...])
 
-_CUTTING, _CHAINS, PLANNING = "cutting networks", "cutting chains", "planning probes"
+_CUTTING, _EXAMPLES, _CHAINS, PLANNING = "cutting networks", "cutting examples", "cutting chains", "planning probes"
 """Phases of a command."""
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
@@ -62,17 +62,20 @@ def cut_as_reported(
     probes = [network_probe(network) for network in networks]
     efforts = [compile_effort(probe.model.products) for probe in probes]
     effort, following = side_by_side(efforts), sum(efforts)
-    begin(observe, _CUTTING, effort, ahead={_CHAINS: following, PLANNING: following})
-    observe = in_phase(observe, _CUTTING, effort)
-    prepare(session, probes, observe, stop)
+    is_new = _kept_rules(_cache_key(session)) is None
+    begin(observe, _CUTTING, effort, ahead={_EXAMPLES: float(is_new), _CHAINS: following, PLANNING: following})
+    cutting = in_phase(observe, _CUTTING, effort)
+    prepare(session, probes, cutting, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
-        observe(Progress(f"reading how {network.name} is fused", number, len(networks)))
+        cutting(Progress(f"reading how {network.name} is fused", number, len(networks)))
         try:
             reported.append((network, _runtime_graph(session, network, probe)))
         except UnsupportedNetwork as error:
             refuse(network, error)
     source = session.hello.backend
+    if is_new:
+        begin(observe, _EXAMPLES, 1.0)
     examples = _rules_of_examples(session)
     rewrites = [rule for rule in examples if rule.pattern in REWRITES]
     executed = [(as_executed(network, rewrites), graph) for network, graph in reported]

@@ -81,8 +81,8 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
         f"{total.macs:,}" + ("" if extra is None else f", {extra:,} of them multiplications by zero or repeated"),
     )
     yield from _memory_lines(run)
-    yield "energy", _shares(run.energy, "uJ")
-    yield "area", _shares(macro_areas(timed.machine), "mm2")
+    yield "energy", _shares(run.energy, "µJ")
+    yield "area", _shares(macro_areas(timed.machine), "mm²")
     yield from _size_lines(run.source, run.instructions)
     yield from _convolution_lines(run.source, run.setup_cycles)
     if run.in_order_cycles is not None:

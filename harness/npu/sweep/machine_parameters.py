@@ -30,7 +30,7 @@ def parameters() -> Mapping[str, Any]:
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidMachine for an unknown key; the error names the nearest key and lists all."""
+    """Raise InvalidMachine for an unknown key; the error names the nearest key, or all keys and tables of keys."""
     known = tuple(parameters())
     if key in known:
         return
@@ -39,8 +39,9 @@ def check_key(key: str) -> None:
         raise InvalidMachine(f"{key} is a table of a machine", f"It holds {', '.join(inside)}", "Name one of them")
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     meant = near or [item for item in known if item.rpartition(".")[2] == key]
-    why = f"Did you mean {' or '.join(meant)}? " if meant else ""
-    raise InvalidMachine(f"{key} is not a key of a machine", f"{why}Known: {', '.join(known)}", "Correct the key")
+    tables = dict.fromkeys(item.partition(".")[0] for item in known)
+    why = f"Did you mean {' or '.join(meant)}?" if meant else f"Keys and tables of keys: {', '.join(tables)}"
+    raise InvalidMachine(f"{key} is not a key of a machine", why, "Name one; `--set mfu=1` lists the keys of table mfu")
 
 
 def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:

@@ -145,7 +145,7 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         marks = ["knee"] * is_knee + ["Pareto"] * any(point is each for each in front)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("mm2", "cycles", "ms", "uJ", "MFU", "bound by", metric(sweep))
+    header += ("mm²", "cycles", "ms", "µJ", "MFU", "bound by", metric(sweep))
     return [Table(header, rows, left=int(several), bars=True), tuple(_summary(sweep, found))]
 
 
@@ -196,7 +196,7 @@ def _settings(sweep: Sweep, point: SweepPoint) -> str:
 def _pareto_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
     front = _front(sweep)
     for at, point in enumerate(front[:_MOST_REASONS]):
-        cost = f"{_number(point.area_mm2)} mm2" if sweep.cost == "area" else f"{_number(point.energy_uj)} uJ"
+        cost = f"{_number(point.area_mm2)} mm²" if sweep.cost == "area" else f"{_number(point.energy_uj)} µJ"
         text = f"{_settings(sweep, point)}: {cost}, {milliseconds(point.seconds or 0.0)} ms"
         yield "" if at else "Pareto", text
     if len(front) > _MOST_REASONS:

@@ -66,7 +66,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     names = [f"{machine}, vfu.lanes={lanes}" for machine in ("edge", "nvdla-256") for lanes in (32, 64)]
     assert Figure.of_page(page).legend == names
     lines = npu(*command).stdout.splitlines()
-    assert lines[0].split()[:5] == ["machine", "mfu.rows", "vfu.lanes", "mm2", "cycles"]
+    assert lines[0].split()[:5] == ["machine", "mfu.rows", "vfu.lanes", "mm²", "cycles"]
     assert sum(line.startswith(("edge ", "nvdla-256 ")) for line in lines) == 8
 
 
@@ -237,7 +237,7 @@ def test_front_by_energy(npu: Npu, network: Path) -> None:
             and (other["energy_uj"], other["seconds"]) != (point["energy_uj"], point["seconds"])
             for other in found["points"]
         )
-    assert "uJ, " in next(line for line in text.splitlines() if line.startswith("Pareto"))
+    assert "µJ, " in next(line for line in text.splitlines() if line.startswith("Pareto"))
     run = npu("run", network, "--no-values", "--json").data
     whole = npu("sweep", network, "--set", "mfu.rows=16,32", "--json").data["points"][1]
     assert whole["energy_uj"] == pytest.approx(run["energy_uj"]["total"])

@@ -1,0 +1,135 @@
+"""What the commands of `harness nightly` print, as tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from harness.nightly.night import JobForecast
+from harness.nightly.night_report import NightReport, SetComparison
+from harness.nightly.status import NightStatus
+from harness.text import Part, Table, milliseconds, signed_percent
+
+if TYPE_CHECKING:
+    from harness.fleet.store import Acceptance
+    from harness.nightly.set_history import SetHistory
+
+_DAY_S = 86400.0
+
+
+def report_parts(report: NightReport) -> Iterator[Part]:
+    """Yield the result of each set, table and comparison, and what needs attention."""
+    sets = [(device, row) for device in report.devices for row in device.sets]
+    rows = [
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason) for device, row in sets
+    ]
+    yield Table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
+    for device, row in sets:
+        if row.machine:
+            yield f"{device.device}: {row.set}: machine: {row.machine}"
+    for device in report.devices:
+        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
+        yield f"{device.device}  table {device.published.table or 'none'}{kept}"
+    for change in report.changes:
+        yield f"{change.device}: {change.summary}"
+    for one in report.not_compared:
+        yield f"{one.device}: {one.set} is not compared: {one.not_compared}"
+    for item in report.attention:
+        where = f"{item.device}: " if item.device else ""
+        yield f"needs attention: {where}{item.what}. {item.why}"
+        if item.next_step:
+            yield f"  next: {item.next_step}"
+
+
+def forecast_fields(jobs: Sequence[JobForecast]) -> list[dict[str, Any]]:
+    """Return the jobs of a night as JSON, in the order in which it would start them."""
+    return [
+        {
+            "job": one.due.job.name,
+            "device": one.due.device.name,
+            "set": one.due.set.name,
+            "nights": one.due.staleness.nights,
+            "uncertainty": one.due.staleness.uncertainty,
+            "cost_s": one.due.cost_s,
+            "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
+            "reason": one.reason,
+        }
+        for one in jobs
+    ]
+
+
+def forecast_table(jobs: Sequence[Mapping[str, Any]], night: date) -> Table:
+    """Return the table of `forecast_fields`."""
+    rows = [
+        (
+            one["device"],
+            one["set"],
+            one["state"],
+            "never" if one["nights"] is None else f"{one['nights']} nights",
+            f"{one['uncertainty']:.1%}",
+            "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
+            one["reason"],
+        )
+        for one in jobs
+    ]
+    return Table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
+
+
+def status_parts(state: NightStatus) -> Iterator[Part]:
+    """Yield the running night, the last nights, and the devices."""
+    if state.running is not None:
+        where = f"process {state.running.pid} on {state.running.host}"
+        yield f"running: the night of {state.running.night}, {where}, since {state.running.since}"
+    else:
+        yield "running: none"
+    nights = []
+    for one in state.nights:
+        jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
+        finished = one.finished[:16].replace("T", " ")
+        nights.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), finished))
+    if nights:
+        yield Table(("night", "exit code", "sets", "slower", "need attention", "finished, UTC"), nights, left=3)
+    devices = []
+    for device in state.devices:
+        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
+        health, deferred = device.health, ", ".join(device.deferred)
+        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
+    if devices:
+        yield Table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)
+
+
+def history_parts(histories: Sequence[SetHistory]) -> Iterator[Part]:
+    """Yield the steps of all subjects, and how many there are."""
+    rows = [
+        (one.device, one.set, str(subject.subject), step.night, signed_percent(step.change), ", ".join(step.causes))
+        for one in histories
+        for subject in one.subjects
+        for step in subject.steps
+    ]
+    if rows:
+        yield Table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
+    yield f"{len(rows)} steps of {sum(len(one.subjects) for one in histories)} subjects"
+
+
+def accepted_table(accepted: Sequence[Acceptance]) -> Table:
+    """Return the changes that were accepted, with the reason."""
+    rows = [(one.device, one.set, one.subject, one.night, signed_percent(one.change), one.reason) for one in accepted]
+    return Table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
+
+
+def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, float]) -> Table:
+    """Return what a report would list of each subject with a factor, and what it can detect."""
+    rows = []
+    for one in compared:
+        listed = {change.name: change for change in one.changes if change.state != "passed"}
+        for name, factor in factors.items():
+            change = listed.get(name)
+            sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
+            invented, least = signed_percent(factor - 1), signed_percent(min(sizes)) if sizes else ""
+            found = ("not found", "", "")
+            if change is not None:
+                found = (signed_percent(change.change), milliseconds(change.before_s), milliseconds(change.after_s))
+            rows.append((one.set, name, invented, *found, least))
+    header = ("set", "subject", "invented", "found", "before ms", "now ms", "detectable from")
+    return Table(header, rows, left=2)
