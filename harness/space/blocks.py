@@ -36,6 +36,7 @@ from harness.space.data_movement import (
     Elementwise,
     Joining,
     Permutation,
+    Picking,
     Resizing,
     Rowwise,
 )
@@ -299,6 +300,7 @@ class PermutationBlock(Block):
     """Tensors with their axes in a different order, or flattened: maps after their channels, matrices to two axes.
 
     A matrix has `rows` and `columns`; heads divide the columns, a shuffle divides `rows`, its channels, by `parts`.
+    `parts` x `parts` channels become pixels, or pixels a patch.
     """
 
     op: Literal["Transpose", "Reshape"]
@@ -316,6 +318,8 @@ class PermutationBlock(Block):
             return None
         if not order and values["layout"] == ROWS:
             return Permutation((1, rows, columns), order)
+        if order == "pixels" and rows % parts**2 or order == "patches" and edge % parts:
+            return None
         shapes = {
             "matrix": (1, rows, columns),
             "heads": (1, parts, rows, columns // parts),
@@ -323,8 +327,22 @@ class PermutationBlock(Block):
             "qkv": (1, rows, 3, parts, columns // parts),
             "channels_first": (1, edge, edge, rows),
             "shuffle": (1, parts, rows // parts, edge, edge),
+            "pixels": (1, rows // parts**2, parts, parts, edge, edge),
+            "patches": (1, rows, edge // parts, parts, edge // parts, parts),
         }
         return Permutation(shapes.get(order, (1, rows, edge, edge)), order)
+
+
+class PickingBlock(Block):
+    """Rows of a table, or single elements, at places that an input gives."""
+
+    op: Literal["Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"]
+    table: Sizes
+    rows: Sizes
+    columns: Sizes
+
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        return Picking(self.op, **values)
 
 
 class RowwiseBlock(Block):
@@ -367,6 +385,7 @@ AnyBlock = Annotated[
     | ResizingBlock
     | JoiningBlock
     | PermutationBlock
+    | PickingBlock
     | RowwiseBlock,
     Field(discriminator="op"),
 ]

@@ -21,9 +21,11 @@ ORDERS = {
     "reversed": (0, 3, 2, 1),
     "shuffle": (0, 2, 1, 3, 4),
     "qkv": (2, 0, 3, 1, 4),
+    "pixels": (0, 1, 4, 2, 5, 3),
+    "patches": (0, 1, 3, 5, 2, 4),
 }
 """Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
-queries, keys and values that one product computes."""
+queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
 MAP, ROWS = "map", "rows"
 """Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
@@ -146,7 +148,7 @@ class Joining(SizedLayer):
 class Permutation(SizedLayer):
     """A tensor with its axes in a different order, one of `ORDERS`; or, with none, flattened.
 
-    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened after its
+    Heads become the columns of one matrix, and shuffled groups, pixels and patches one map, as in networks. A map is flattened after its
     channels, a matrix (1, rows, columns) loses its first axis.
     """
 
@@ -171,13 +173,56 @@ class Permutation(SizedLayer):
             return (batch, rest[0], math.prod(rest[1:]))
         if self.order == "shuffle":
             return (batch, math.prod(rest[:2]), *rest[2:])
+        if self.order == "pixels":
+            return (batch, rest[0], math.prod(rest[1:3]), math.prod(rest[3:]))
+        if self.order == "patches":
+            return (batch, math.prod(rest[:3]), *rest[3:])
         if not self.order:
             return (batch, rest[0], math.prod(rest[1:])) if len(rest) > 2 else tuple(rest)
         return self.moved
+
+
+@dataclass(frozen=True)
+class Picking(SizedLayer):
+    """`rows` rows of a table of `table` rows, or as many elements of each column, at places that an input gives.
+
+    A Gather reads them, a Scatter adds as many to those in the table.
+    """
+
+    op: str
+    table: int
+    rows: int
+    columns: int
+
+    @property
+    def inputs(self) -> list[Shape]:
+        """Return the shapes of the table, and of what is added to it."""
+        return [(self.table, self.columns), *([self._picked] if self.is_scatter else [])]
+
+    @property
+    def places(self) -> Shape:
+        """Return the shape of the integers that give the places."""
+        if self.op.endswith("Elements"):
+            return self._picked
+        return (self.rows, 1) if self.op.endswith("ND") else (self.rows,)
+
+    @property
+    def result(self) -> Shape:
+        """Return the shape of what is read, or of the new table."""
+        return self.inputs[0] if self.is_scatter else self._picked
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether the layer writes to the places."""
+        return self.op.startswith("Scatter")
+
+    @property
+    def _picked(self) -> Shape:
+        return (self.rows, self.columns)
 
 
 def _shape(layout: str, batch: int, channels: int, size: Pair) -> Shape:
     return (batch, math.prod(size), channels) if layout == ROWS else (batch, channels, *size)
 
 
-Mover = Elementwise | Rowwise | Resizing | Joining | Permutation
+Mover = Elementwise | Rowwise | Resizing | Joining | Permutation | Picking

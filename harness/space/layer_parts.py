@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import PACKED_BLOCK
-from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Picking, Resizing, Rowwise
 
 _SCALE = 1 / 16
 _LRN_CHANNELS = 5
@@ -128,6 +128,12 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
             ]
         sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
         return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=layer.axis)
+    if isinstance(layer, Picking):
+        table, *added = sources
+        places = parts.integers(f"{name}.places", layer.places)
+        axis = {} if layer.op.endswith("ND") else {"axis": 0}
+        reduction = {"reduction": "add"} if layer.is_scatter else {}
+        return [parts.node(layer.op, name, [table, places, *added], **axis, **reduction)]
     if layer.order:
         sources = [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
     if layer.result == layer.moved:
