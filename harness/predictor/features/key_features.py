@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
-from harness.predictor.features.contiguous_lengths import is_general, longer_axes, run_of
+from harness.predictor.features.contiguous_lengths import is_general, is_paged, longer_axes, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
@@ -329,9 +329,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel=kernel,
         stride=stride,
     )
-    return replace(
-        found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer), parts=_parts(layer)
-    )
+    paged = any(map(is_paged, layer.operators))
+    found = replace(found, extra_operands=max(0, extra), element_bytes=item)
+    return replace(found, run=run_of(layer), parts=_parts(layer), paged=paged)
 
 
 def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:

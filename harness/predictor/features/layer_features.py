@@ -53,7 +53,7 @@ class LayerFeatures:
     its weights and code in the caches of a processor, as in a small network. `result_elements` counts the elements of
     the result where they are not those of the loop nest: a transposed convolution adds up a larger product, which not
     every device writes. It is 0 elsewhere. `parts` counts the tensors that a layer joins or divides: each has a start
-    of its own.
+    of its own. `paged` states that a transposition reads or writes elements that are whole pages apart.
     """
 
     operator: str
@@ -74,6 +74,7 @@ class LayerFeatures:
     warm: bool = False
     result_elements: int = 0
     parts: int = 1
+    paged: bool = False
 
     def __post_init__(self) -> None:
         sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes, self.parts)
