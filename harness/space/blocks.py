@@ -30,9 +30,11 @@ from harness.space.configuration import (
 from harness.space.data_movement import (
     BROADCAST,
     MAP,
+    NUMBER,
     ORDERS,
     PAIRED,
     ROWS,
+    WEIGHT,
     Elementwise,
     Joining,
     Permutation,
@@ -235,7 +237,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 
 
 class ElementwiseBlock(_PlaneBlock):
-    """Operators on each element of one tensor, or of two: of the same shape, or with one value per channel."""
+    """Operators on each element of one tensor, or of two: of the same shape, with one value per channel, or constant."""
 
     op: Literal[
         "Add",
@@ -258,7 +260,7 @@ class ElementwiseBlock(_PlaneBlock):
         "BatchNormalization",
         "LRN",
     ]
-    operand: Annotated[Choices, choices_of("map", BROADCAST)] = Choices(("map",))
+    operand: Annotated[Choices, choices_of("map", BROADCAST, NUMBER, WEIGHT)] = Choices(("map",))
     layout: Layouts = _MAPS
 
     @model_validator(mode="after")
@@ -270,8 +272,9 @@ class ElementwiseBlock(_PlaneBlock):
         return self
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        broadcast = values.pop("operand") == BROADCAST
-        return Elementwise(self.op, 2 if self.op in PAIRED else 1, **values, broadcast=broadcast)
+        operand = values.pop("operand")
+        operands = 2 if self.op in PAIRED and operand not in (NUMBER, WEIGHT) else 1
+        return Elementwise(self.op, operands, **values, broadcast=operand in (BROADCAST, WEIGHT))
 
 
 class ResizingBlock(_PlaneBlock):

@@ -10,8 +10,9 @@ from harness.space.sized_layer import Shape, SizedLayer
 Pair = tuple[int, int]
 """Height and width."""
 
-BROADCAST = "channel"
-"""The second operand is one value for each channel, as in a squeeze-and-excitation block."""
+BROADCAST, NUMBER, WEIGHT = "channel", "number", "weight"
+"""The second operand is one value for each channel, as in a squeeze-and-excitation block; or a constant: one number, or
+one for each channel."""
 PAIRED = ("Add", "Mul", "Sub", "Div")
 ORDERS = {
     "matrix": (0, 2, 1),
@@ -32,7 +33,10 @@ MAP, ROWS = "map", "rows"
 
 @dataclass(frozen=True)
 class Elementwise(SizedLayer):
-    """An operator on each element of one tensor, or of two: the second has one value per channel if `broadcast`."""
+    """An operator on each element of one tensor, or of two: the second has one value per channel if `broadcast`.
+
+    With one operand, an operator of `PAIRED` reads a constant: a value per channel if `broadcast`, else one number.
+    """
 
     op: str
     operands: int
@@ -46,7 +50,7 @@ class Elementwise(SizedLayer):
     def inputs(self) -> list[Shape]:
         """Return the shapes of the inputs."""
         whole = _shape(self.layout, self.batch, self.channels, self.size)
-        if self.broadcast:
+        if self.broadcast and self.operands > 1:
             return [whole, (1, 1, self.channels) if self.layout == ROWS else (*whole[:2], 1, 1)]
         return [whole] * self.operands
 
