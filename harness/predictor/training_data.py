@@ -26,8 +26,6 @@ _LEAST_LEFT = 20
 _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1
 _CAP = 0.5
-_KNOWN = 0.5
-"""The noise above which a layer shows no error of a prediction."""
 _JUDGED_SHARE = 0.6
 """The share of layers that a way must be able to learn from: each part leaves fewer than all of them."""
 
@@ -61,16 +59,14 @@ class HeldOutPredictions:
     spread: Mapping[str, Floats]
     classes: Sequence[Coverage]
     beyond: Floats
-    noise: Floats
 
     def residuals(self, ways: Mapping[str, str]) -> Residuals:
-        """Return the residuals with each operator corrected in its own way; layers of much noise are `vague`."""
+        """Return the residuals with each operator corrected in its own way."""
         chosen = [(ways[operator], place) for place, operator in enumerate(self.arrays.operators)]
         spread = np.array([self.spread[way][place] for way, place in chosen])
         errors = self.signed(ways)
         predicted_s = self.latency_s / np.exp(errors)
-        known = (np.abs(errors), spread, self.beyond, predicted_s)
-        return Residuals(self.arrays.operators, tuple(self.classes), *known, self.noise > _KNOWN)
+        return Residuals(self.arrays.operators, tuple(self.classes), np.abs(errors), spread, self.beyond, predicted_s)
 
     def signed(self, ways: Mapping[str, str]) -> Floats:
         """Return log latency - log prediction with each operator corrected in its own way."""
@@ -123,10 +119,7 @@ class Training:
         known = np.log(self.latency_s[index])
         errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        placed = hull.locate(test)
-        return HeldOutPredictions(
-            index, test, self.latency_s[index], part.sources, errors, spread, *placed, self.noise[index]
-        )
+        return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
 
     def networks(self) -> list[HoldOut]:
         """Return the layers of whole networks to hold out, as for the prediction of a new network.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.array_types import Floats, Mask
+from harness.array_types import Floats
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.strict_model import Positive
 
@@ -31,7 +31,7 @@ class Residuals:
     """Held-out layers, one entry each.
 
     `errors` are |log latency - log prediction|, `spread` that of the trees' votes, `beyond` the doublings outside the
-    hull, `predicted_s` the prediction. A `vague` layer is measured so badly that it shows no error.
+    hull, `predicted_s` the prediction.
     """
 
     operators: tuple[str, ...]
@@ -40,20 +40,13 @@ class Residuals:
     spread: Floats
     beyond: Floats
     predicted_s: Floats
-    vague: Mask
 
     def only(self, coverage: Coverage) -> Residuals:
         """Return the layers of one coverage class."""
-        return self._at([place for place, found in enumerate(self.classes) if found is coverage])
-
-    def clear(self) -> Residuals:
-        """Return the layers that show an error; all if none does."""
-        return self if self.vague.all() else self._at(np.flatnonzero(~self.vague).tolist())
-
-    def _at(self, kept: list[int]) -> Residuals:
-        arrays = (self.errors, self.spread, self.beyond, self.predicted_s, self.vague)
-        names = (tuple(each[place] for place in kept) for each in (self.operators, self.classes))
-        return Residuals(*names, *(array[kept] for array in arrays))
+        kept = [place for place, found in enumerate(self.classes) if found is coverage]
+        operators = tuple(self.operators[place] for place in kept)
+        arrays = (self.errors, self.spread, self.beyond, self.predicted_s)
+        return Residuals(operators, (coverage,) * len(kept), *(array[kept] for array in arrays))
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,6 @@ def joined(parts: Sequence[Residuals]) -> Residuals:
         np.concatenate([part.spread for part in parts]),
         np.concatenate([part.beyond for part in parts]),
         np.concatenate([part.predicted_s for part in parts]),
-        np.concatenate([part.vague for part in parts]),
     )
 
 
@@ -113,7 +105,6 @@ def calibrate(residuals: Residuals) -> Calibration:
     A class with few layers of an operator gets the quantile of all operators, and of classes further out if these are
     few, too. A class further out is never narrower.
     """
-    residuals = residuals.clear()
     operators = np.array(residuals.operators)
     expected = {ANY: _expected(residuals.errors, residuals.predicted_s)}
     for operator in sorted(set(residuals.operators)):
