@@ -297,11 +297,11 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count; of a larger tensor, only what is picked is read.
+        # Joined inputs and split outputs count, and a table that a scatter copies; of others, only what is picked.
         scatter = next((one for one in layer.operators if one.op.startswith("Scatter") and len(one.tensors) > 2), None)
         table, added = (scatter.tensors[at].shape if scatter else None for at in (0, 2))
         out_shape = added or max(_joined(layer), out_shape, key=math.prod)
-        in_shape = table or out_shape
+        in_shape = (2, *table) if table else out_shape
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
