@@ -130,7 +130,10 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     given = (ideal, latency_s, longest_s, arrays.sizes["parts"], sure)
     classes = {name: _limits(*given, np.array(own)) for name, own in sorted(members.items())}
     limits = {
-        path: ClassLimits(float(np.median(latency_s[own] / arrays.sizes["parts"][own])), float(latency_s[own].sum() / ideal[own].sum()))
+        path: ClassLimits(
+            float(np.median(latency_s[own] / arrays.sizes["parts"][own])),
+            float(latency_s[own].sum() / ideal[own].sum()),
+        )
         for path, own in idle.items()
         if len(own) >= _FEWEST
     }
@@ -177,9 +180,7 @@ def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> floa
     return float(np.max(latency_s[large] / arrays.weight_bytes[large]))
 
 
-def _limits(
-    ideal: Floats, latency_s: Floats, longest_s: Floats, parts: Floats, sure: Mask, own: Ints
-) -> ClassLimits:
+def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, parts: Floats, sure: Mask, own: Ints) -> ClassLimits:
     """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them.
 
     It is not more than that of the larger half of all, at their longest: of views, only a few may be sure, and small.

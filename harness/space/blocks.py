@@ -237,7 +237,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 
 
 class ElementwiseBlock(_PlaneBlock):
-    """Operators on each element of one tensor, or of two: of the same shape, with one value per channel, or constant."""
+    """Operators on each element of one tensor, or of two: of the same shape, one value per channel, or constant."""
 
     op: Literal[
         "Add",
@@ -321,7 +321,7 @@ class PermutationBlock(Block):
             return None
         if not order and values["layout"] == ROWS:
             return Permutation((1, rows, columns), order)
-        if order == "pixels" and rows % parts**2 or order == "patches" and edge % parts:
+        if (order == "pixels" and rows % parts**2) or (order == "patches" and edge % parts):
             return None
         shapes = {
             "matrix": (1, rows, columns),

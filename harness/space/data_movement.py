@@ -152,8 +152,8 @@ class Joining(SizedLayer):
 class Permutation(SizedLayer):
     """A tensor with its axes in a different order, one of `ORDERS`; or, with none, flattened.
 
-    Heads become the columns of one matrix, and shuffled groups, pixels and patches one map, as in networks. A map is flattened after its
-    channels, a matrix (1, rows, columns) loses its first axis.
+    Heads become the columns of one matrix, and shuffled groups, pixels and patches one map, as in networks. A map is
+    flattened after its channels, a matrix (1, rows, columns) loses its first axis.
     """
 
     shape: Shape
