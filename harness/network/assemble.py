@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
-_INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND"})
+_INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _IR_VERSION = 8
 
@@ -279,9 +279,10 @@ def index_bound(network: Network, tensor: str) -> int | None:
     bounds: list[int | None] = []
     for node in network.readers(tensor):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
-            axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
-            shape = network.types[node.inputs[0]].shape
-            bounds.append(min(shape) if node.op == "GatherND" else shape[axis])
+            given = {item.name: item.i for item in node.proto.attribute}
+            shape, first = network.types[node.inputs[0]].shape, given.get("batch_dims", 0)
+            indexed = shape[first : first + network.types[tensor].shape[-1]] if node.op.endswith("ND") else shape
+            bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
         elif node.op in _VIEWS:
             bounds.append(index_bound(network, node.outputs[0]))
     return min((bound for bound in bounds if bound is not None), default=None)

@@ -38,7 +38,7 @@ _MOVERS = "move/"
 
 @dataclass(frozen=True)
 class ClassLimits:
-    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most."""
+    """Of a class of operators: `launch_s` for no work at all with one part, and time over the ideal time at most."""
 
     launch_s: Amount
     slowness: Amount
@@ -92,6 +92,7 @@ class Bounds:
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
         low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
+        launch *= arrays.sizes["parts"]
         slow_s = np.maximum(launch + self.whole_vectors_s(arrays) * slowness, arrays.weight_bytes * self.weight_s)
         return low, np.maximum(_SLACK * slow_s, low)
 
@@ -126,9 +127,13 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     for place, path in enumerate(_paths(arrays)):
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
-    classes = {name: _limits(ideal, latency_s, longest_s, sure, np.array(own)) for name, own in sorted(members.items())}
+    given = (ideal, latency_s, longest_s, arrays.sizes["parts"], sure)
+    classes = {name: _limits(*given, np.array(own)) for name, own in sorted(members.items())}
     limits = {
-        path: ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
+        path: ClassLimits(
+            float(np.median(latency_s[own] / arrays.sizes["parts"][own])),
+            float(latency_s[own].sum() / ideal[own].sum()),
+        )
         for path, own in idle.items()
         if len(own) >= _FEWEST
     }
@@ -175,14 +180,15 @@ def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> floa
     return float(np.max(latency_s[large] / arrays.weight_bytes[large]))
 
 
-def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
+def _limits(ideal: Floats, latency_s: Floats, longest_s: Floats, parts: Floats, sure: Mask, own: Ints) -> ClassLimits:
     """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them.
 
     It is not more than that of the larger half of all, at their longest: of views, only a few may be sure, and small.
     """
     kept = own[sure[own]] if sure[own].any() else own
     slowness = min(_slowness(ideal, latency_s, kept), _slowness(ideal, longest_s, own))
-    launch_s = max(float(np.min(latency_s[kept])), float(np.max(latency_s[kept] - slowness * ideal[kept])))
+    launches_s = np.maximum(latency_s[kept] - slowness * ideal[kept], np.min(latency_s[kept])) / parts[kept]
+    launch_s = float(np.max(launches_s))
     return ClassLimits(launch_s, slowness)
 
 

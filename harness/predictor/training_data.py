@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _LEAST_LEFT = 20
 _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1
 _CAP = 0.5
+_VAGUE = 0.5
+"""The noise above which a layer shows no error of a prediction."""
 _JUDGED_SHARE = 0.6
 """The share of layers that a way must be able to learn from: each part leaves fewer than all of them."""
 
@@ -100,9 +103,14 @@ class Training:
         return Training(self.arrays.take(index), *known, self.tiling, self.seed)
 
     def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
-        """Train on all other layers and predict those of a part, in the ways `tried` for each operator."""
-        index = part.index
-        train = self.take(np.setdiff1d(np.arange(len(self.arrays)), index))
+        """Train on all other layers and predict those of a part, in the ways `tried` for each operator.
+
+        Layers that are measured too badly to show an error are not among them, unless all are.
+        """
+        train = self.take(np.setdiff1d(np.arange(len(self.arrays)), part.index))
+        is_clear = self.noise[part.index] <= _VAGUE
+        is_clear |= not is_clear.any()
+        index, sources = part.index[is_clear], tuple(itertools.compress(part.sources, is_clear))
         roofline, columns, log_ratio = train.roofline()
         test = self.arrays.take(index)
         test_columns, terms = feature_matrix(test, roofline)
@@ -119,7 +127,7 @@ class Training:
         known = np.log(self.latency_s[index])
         errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
+        return HeldOutPredictions(index, test, self.latency_s[index], sources, errors, spread, *hull.locate(test))
 
     def networks(self) -> list[HoldOut]:
         """Return the layers of whole networks to hold out, as for the prediction of a new network.

@@ -30,12 +30,15 @@ from harness.space.configuration import (
 from harness.space.data_movement import (
     BROADCAST,
     MAP,
+    NUMBER,
     ORDERS,
     PAIRED,
     ROWS,
+    WEIGHT,
     Elementwise,
     Joining,
     Permutation,
+    Picking,
     Resizing,
     Rowwise,
 )
@@ -234,7 +237,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 
 
 class ElementwiseBlock(_PlaneBlock):
-    """Operators on each element of one tensor, or of two: of the same shape, or with one value per channel."""
+    """Operators on each element of one tensor, or of two: of the same shape, one value per channel, or constant."""
 
     op: Literal[
         "Add",
@@ -257,7 +260,7 @@ class ElementwiseBlock(_PlaneBlock):
         "BatchNormalization",
         "LRN",
     ]
-    operand: Annotated[Choices, choices_of("map", BROADCAST)] = Choices(("map",))
+    operand: Annotated[Choices, choices_of("map", BROADCAST, NUMBER, WEIGHT)] = Choices(("map",))
     layout: Layouts = _MAPS
 
     @model_validator(mode="after")
@@ -269,8 +272,9 @@ class ElementwiseBlock(_PlaneBlock):
         return self
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        broadcast = values.pop("operand") == BROADCAST
-        return Elementwise(self.op, 2 if self.op in PAIRED else 1, **values, broadcast=broadcast)
+        operand = values.pop("operand")
+        operands = 2 if self.op in PAIRED and operand not in (NUMBER, WEIGHT) else 1
+        return Elementwise(self.op, operands, **values, broadcast=operand in (BROADCAST, WEIGHT))
 
 
 class ResizingBlock(_PlaneBlock):
@@ -299,6 +303,7 @@ class PermutationBlock(Block):
     """Tensors with their axes in a different order, or flattened: maps after their channels, matrices to two axes.
 
     A matrix has `rows` and `columns`; heads divide the columns, a shuffle divides `rows`, its channels, by `parts`.
+    `parts` x `parts` channels become pixels, or pixels a patch.
     """
 
     op: Literal["Transpose", "Reshape"]
@@ -316,6 +321,8 @@ class PermutationBlock(Block):
             return None
         if not order and values["layout"] == ROWS:
             return Permutation((1, rows, columns), order)
+        if (order == "pixels" and rows % parts**2) or (order == "patches" and edge % parts):
+            return None
         shapes = {
             "matrix": (1, rows, columns),
             "heads": (1, parts, rows, columns // parts),
@@ -323,8 +330,22 @@ class PermutationBlock(Block):
             "qkv": (1, rows, 3, parts, columns // parts),
             "channels_first": (1, edge, edge, rows),
             "shuffle": (1, parts, rows // parts, edge, edge),
+            "pixels": (1, rows // parts**2, parts, parts, edge, edge),
+            "patches": (1, rows, edge // parts, parts, edge // parts, parts),
         }
         return Permutation(shapes.get(order, (1, rows, edge, edge)), order)
+
+
+class PickingBlock(Block):
+    """Rows of a table, or single elements, at places that an input gives."""
+
+    op: Literal["Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"]
+    table: Sizes
+    rows: Sizes
+    columns: Sizes
+
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        return Picking(self.op, **values)
 
 
 class RowwiseBlock(Block):
@@ -367,6 +388,7 @@ AnyBlock = Annotated[
     | ResizingBlock
     | JoiningBlock
     | PermutationBlock
+    | PickingBlock
     | RowwiseBlock,
     Field(discriminator="op"),
 ]

@@ -10,8 +10,9 @@ from harness.space.sized_layer import Shape, SizedLayer
 Pair = tuple[int, int]
 """Height and width."""
 
-BROADCAST = "channel"
-"""The second operand is one value for each channel, as in a squeeze-and-excitation block."""
+BROADCAST, NUMBER, WEIGHT = "channel", "number", "weight"
+"""The second operand is one value for each channel, as in a squeeze-and-excitation block; or a constant: one number, or
+one for each channel."""
 PAIRED = ("Add", "Mul", "Sub", "Div")
 ORDERS = {
     "matrix": (0, 2, 1),
@@ -21,16 +22,21 @@ ORDERS = {
     "reversed": (0, 3, 2, 1),
     "shuffle": (0, 2, 1, 3, 4),
     "qkv": (2, 0, 3, 1, 4),
+    "pixels": (0, 1, 4, 2, 5, 3),
+    "patches": (0, 1, 3, 5, 2, 4),
 }
 """Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
-queries, keys and values that one product computes."""
+queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
 MAP, ROWS = "map", "rows"
 """Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
 
 @dataclass(frozen=True)
 class Elementwise(SizedLayer):
-    """An operator on each element of one tensor, or of two: the second has one value per channel if `broadcast`."""
+    """An operator on each element of one tensor, or of two: the second has one value per channel if `broadcast`.
+
+    With one operand, an operator of `PAIRED` reads a constant: a value per channel if `broadcast`, else one number.
+    """
 
     op: str
     operands: int
@@ -44,7 +50,7 @@ class Elementwise(SizedLayer):
     def inputs(self) -> list[Shape]:
         """Return the shapes of the inputs."""
         whole = _shape(self.layout, self.batch, self.channels, self.size)
-        if self.broadcast:
+        if self.broadcast and self.operands > 1:
             return [whole, (1, 1, self.channels) if self.layout == ROWS else (*whole[:2], 1, 1)]
         return [whole] * self.operands
 
@@ -146,8 +152,8 @@ class Joining(SizedLayer):
 class Permutation(SizedLayer):
     """A tensor with its axes in a different order, one of `ORDERS`; or, with none, flattened.
 
-    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened after its
-    channels, a matrix (1, rows, columns) loses its first axis.
+    Heads become the columns of one matrix, and shuffled groups, pixels and patches one map, as in networks. A map is
+    flattened after its channels, a matrix (1, rows, columns) loses its first axis.
     """
 
     shape: Shape
@@ -171,13 +177,56 @@ class Permutation(SizedLayer):
             return (batch, rest[0], math.prod(rest[1:]))
         if self.order == "shuffle":
             return (batch, math.prod(rest[:2]), *rest[2:])
+        if self.order == "pixels":
+            return (batch, rest[0], math.prod(rest[1:3]), math.prod(rest[3:]))
+        if self.order == "patches":
+            return (batch, math.prod(rest[:3]), *rest[3:])
         if not self.order:
             return (batch, rest[0], math.prod(rest[1:])) if len(rest) > 2 else tuple(rest)
         return self.moved
+
+
+@dataclass(frozen=True)
+class Picking(SizedLayer):
+    """`rows` rows of a table of `table` rows, or as many elements of each column, at places that an input gives.
+
+    A Gather reads them, a Scatter adds as many to those in the table.
+    """
+
+    op: str
+    table: int
+    rows: int
+    columns: int
+
+    @property
+    def inputs(self) -> list[Shape]:
+        """Return the shapes of the table, and of what is added to it."""
+        return [(self.table, self.columns), *([self._picked] if self.is_scatter else [])]
+
+    @property
+    def places(self) -> Shape:
+        """Return the shape of the integers that give the places."""
+        if self.op.endswith("Elements"):
+            return self._picked
+        return (self.rows, 1) if self.op.endswith("ND") else (self.rows,)
+
+    @property
+    def result(self) -> Shape:
+        """Return the shape of what is read, or of the new table."""
+        return self.inputs[0] if self.is_scatter else self._picked
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether the layer writes to the places."""
+        return self.op.startswith("Scatter")
+
+    @property
+    def _picked(self) -> Shape:
+        return (self.rows, self.columns)
 
 
 def _shape(layout: str, batch: int, channels: int, size: Pair) -> Shape:
     return (batch, math.prod(size), channels) if layout == ROWS else (batch, channels, *size)
 
 
-Mover = Elementwise | Rowwise | Resizing | Joining | Permutation
+Mover = Elementwise | Rowwise | Resizing | Joining | Permutation | Picking

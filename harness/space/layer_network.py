@@ -28,13 +28,13 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
+from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Rowwise
 from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
-_ON_ROWS = (Permutation, Product, Recurrent, Rowwise)
+_ON_ROWS = (Permutation, Picking, Product, Recurrent, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
 _PARTS = {INT8: IntegerParts, ACTIVATIONS: IntegerActivationParts, WEIGHTS: IntegerWeightParts}
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]

@@ -10,10 +10,21 @@ from onnx import TensorProto, helper
 
 from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import PACKED_BLOCK
-from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.data_movement import (
+    ORDERS,
+    PAIRED,
+    ROWS,
+    Elementwise,
+    Joining,
+    Mover,
+    Picking,
+    Resizing,
+    Rowwise,
+)
 
 _SCALE = 1 / 16
 _LRN_CHANNELS = 5
+_NUMBER = 0.5
 
 
 class LayerParts(NetworkParts):
@@ -128,6 +139,12 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
             ]
         sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
         return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=layer.axis)
+    if isinstance(layer, Picking):
+        table, *added = sources
+        places = parts.integers(f"{name}.places", layer.places)
+        axis = {} if layer.op.endswith("ND") else {"axis": 0}
+        reduction = {"reduction": "add"} if layer.is_scatter else {}
+        return [parts.node(layer.op, name, [table, places, *added], **axis, **reduction)]
     if layer.order:
         sources = [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
     if layer.result == layer.moved:
@@ -140,9 +157,11 @@ def _on_maps(parts: NetworkParts, name: str, layer: Elementwise, sources: Sequen
         return parts.batch_normalisation(name, sources[0], layer.channels)
     if layer.op == "LRN":
         return parts.node(layer.op, name, sources, size=_LRN_CHANNELS)
-    if layer.op == "PRelu":
-        slope = (layer.channels,) if layer.layout == ROWS else (layer.channels, 1, 1)
-        return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", slope)])
+    if layer.op == "PRelu" or (layer.op in PAIRED and layer.broadcast and layer.operands == 1):
+        each = (layer.channels,) if layer.layout == ROWS else (layer.channels, 1, 1)
+        return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.each", each)])
+    if layer.op in PAIRED and layer.operands == 1:
+        return parts.node(layer.op, name, [*sources, parts.scalar(f"{name}.number", _NUMBER)])
     return parts.activation(layer.op, name, sources)
 
 

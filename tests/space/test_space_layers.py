@@ -12,6 +12,7 @@ from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
+from harness.network.assemble import index_bound
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, context_of, cut
@@ -36,7 +37,7 @@ from harness.space.configuration import (
     Recurrent,
     Transposed,
 )
-from harness.space.data_movement import Elementwise, Joining, Permutation, Resizing, Rowwise
+from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Resizing, Rowwise
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import network_of, own_layers
 from harness.space.space import load_space
@@ -88,7 +89,12 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Transposed(1, 16, 12, (2, 4, 6), 2, 2),
     Permutation((1, 9, 3, 4, 8), "qkv"),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, context="chip"),
+    Permutation((1, 3, 2, 2, 5, 6), "pixels"),
+    Permutation((1, 3, 5, 2, 6, 2), "patches"),
+    Elementwise("Mul", 1, 1, 16, (7, 7), broadcast=True),
+    Elementwise("Add", 1, 1, 16, (7, 7), layout="rows"),
 )
+PICKS = tuple(Picking(op, 90, 40, 8) for op in ("Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"))
 WEIGHT_BYTES = {"float32": 4, INT8: 1, ACTIVATIONS: 1, DYNAMIC: 1, UNSIGNED: 1, WEIGHTS: 4, PACKED_WEIGHTS: 0.5}
 """Bytes of a weight as it is multiplied."""
 ON_INTEGERS: tuple[FloatLayer, ...] = (
@@ -178,11 +184,20 @@ def test_layers_of_a_space_have_the_sizes_that_limits_count(
         assert work or not layer.weights
         if len(parts) == 1:
             (graph,) = (part.graph for part in parts)
-            for names, shapes in ((graph.inputs, plain.inputs), (graph.outputs, plain.results)):
+            inputs = [name for name in graph.inputs if network.types[name].dtype != "int64"]  # places do not count
+            for names, shapes in ((inputs, plain.inputs), (graph.outputs, plain.results)):
                 assert sorted(network.types[name].shape for name in names) == sorted(shapes)
-            passed = sum(network.types[name].bytes for name in (*graph.inputs, *graph.outputs))
+            passed = sum(network.types[name].bytes for name in (*inputs, *graph.outputs))
             weights = sum(map(math.prod, layer.weights))
             assert layer.bytes == passed + weights * WEIGHT_BYTES[getattr(layer, "precision", "float32")]
+
+
+@pytest.mark.parametrize("layer", PICKS, ids=lambda layer: layer.op)
+def test_places_lie_within_the_table(layer: Picking) -> None:
+    """A probe of a layer that picks from a table gives it places of any of its rows, and of nothing else."""
+    network = network_of([layer], "picks")
+    assert sorted(own_layers(cut(network, DEFAULT_RULES))) == [0]
+    assert index_bound(network, "0.layer.places") == layer.table
 
 
 @pytest.mark.parametrize(

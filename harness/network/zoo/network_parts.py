@@ -46,6 +46,11 @@ class NetworkParts:
         self.inputs.append(helper.make_tensor_value_info(name, self.element, shape))
         return name
 
+    def integers(self, name: str, shape: Sequence[int]) -> str:
+        """Add an input of integers."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+        return name
+
     def weight(self, name: str, shape: Sequence[int]) -> str:
         """Add a weight without values."""
         external = TensorProto.EXTERNAL

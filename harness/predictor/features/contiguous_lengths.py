@@ -6,13 +6,15 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from harness.network.network import ITEM_BYTES
 from harness.network.operator_kinds import SCALING
 from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKey, Shape, Tensor
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax", "LayerNormalization", "RMSNormalization"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Tile", "Softmax", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
+_PAGE_BYTES = 4096
 
 
 def run_of(layer: ParsedKey) -> int:
@@ -29,6 +31,22 @@ def is_general(operator: KeyOperator) -> bool:
     order = operator.numbers("perm", tuple(range(len(read)))[::-1])
     without = ([one for one in order if one != axis] for axis in order)
     return all(rest != sorted(rest) for rest in without)
+
+
+def is_paged(operator: KeyOperator) -> bool:
+    """Return whether a transposition reads or writes one element from each of many pages.
+
+    Elements that are whole pages apart share few places of a cache.
+    """
+    read = operator.tensors[0].shape if operator.tensors else None
+    if operator.op != "Transpose" or not read:
+        return False
+    order = operator.numbers("perm", tuple(range(len(read)))[::-1])
+    if sorted(order) != list(range(len(read))) or _unmoved(read, order) != 1:
+        return False
+    kept = [axis for axis in order if read[axis] > 1]
+    apart = math.prod(read[kept[-1] + 1 :]), math.prod(read[axis] for axis in kept[kept.index(max(kept)) + 1 :])
+    return any(elements * ITEM_BYTES.get(operator.tensors[0].dtype, 4) % _PAGE_BYTES == 0 for elements in apart)
 
 
 def _run(operator: KeyOperator, layer: ParsedKey) -> int:
@@ -48,6 +66,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return math.prod(read[2:])
     if operator.op in _ALONG_ROWS:
         return read[-1]
+    if operator.op == "Expand":  # one element that is repeated is written as fast as a row
+        return (layer.outputs[0].shape or read)[-1]
     if operator.op.startswith("Reduce"):
         return _reduced(operator, read)
     if operator.op in _COMBINING:

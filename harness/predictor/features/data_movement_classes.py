@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.network.operator_kinds import SCALING, WINDOWED_POOLS
-from harness.predictor.features.key_parser import COPIES, VIEWS, KeyOperator
+from harness.predictor.features.key_parser import COPIES, PICKING, VIEWS, KeyOperator
 from harness.predictor.features.layer_features import axes_suffix
 
 COPY = "move/copy/"
@@ -32,10 +32,13 @@ _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
+SELECT = "Select"
+"""The name of a Gather with one index: it copies a part of its input, as a Slice does."""
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
-    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth", "GatherElements", "ScatterElements"}),
+    "picked": PICKING,
+    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """What devices compute as part of an operator on integers that is between them."""
@@ -94,7 +97,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute", INTERPOLATE}:
+    if computing <= COPIES | {"Permute", INTERPOLATE, SELECT}:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):

@@ -16,12 +16,13 @@ from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
-from harness.predictor.features.contiguous_lengths import is_general, longer_axes, run_of
+from harness.predictor.features.contiguous_lengths import is_general, is_paged, longer_axes, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
     INTERPOLATE,
     NORM,
+    SELECT,
     along_columns,
     between_conversions,
     class_of_mover,
@@ -43,6 +44,7 @@ from harness.predictor.features.layer_features import (
     DEQUANTISED,
     FLOAT_WEIGHTS,
     INTEGER,
+    NARROW,
     PACKED,
     RECURRENT,
     LayerFeatures,
@@ -53,6 +55,7 @@ from harness.predictor.features.layer_features import (
     recurrent,
     unfolding,
 )
+from harness.predictor.features.offset_names import WIDEST
 
 _PACKED_PRODUCT = "MatMulNBits"
 _MATRIX_OPERATORS = frozenset(
@@ -215,10 +218,17 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
-        return _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
+        found = _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
+        return NARROW if kind == "grouped" and not found and not _fills_vectors(weight, convolution) else found
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
     return unfolding(kind, *channels) + rounded + _signed(convolution, data)
+
+
+def _fills_vectors(weight: Tensor, convolution: KeyOperator) -> bool:
+    """Return whether the channels of each group, in and out, are whole vectors."""
+    outputs, inputs, *_ = weight.shape or (1, 1)
+    return inputs % WIDEST == outputs // convolution.number("group", 1) % WIDEST == 0
 
 
 def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> str:
@@ -287,9 +297,11 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs, split outputs and scattered updates count; of a larger tensor, only what is picked is read.
-        scattered = in_shape if any(operator.op.startswith("Scatter") for operator in layer.operators) else out_shape
-        in_shape = out_shape = max(_joined(layer), out_shape, scattered, key=math.prod)
+        # Joined inputs and split outputs count, and a table that a scatter copies; of others, only what is picked.
+        scatter = next((one for one in layer.operators if one.op.startswith("Scatter") and len(one.tensors) > 2), None)
+        table, added = (scatter.tensors[at].shape if scatter else None for at in (0, 2))
+        out_shape = added or max(_joined(layer), out_shape, key=math.prod)
+        in_shape = (2, *table) if table else out_shape
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
@@ -317,7 +329,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel=kernel,
         stride=stride,
     )
-    return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
+    paged = any(map(is_paged, layer.operators))
+    found = replace(found, extra_operands=max(0, extra), element_bytes=item)
+    return replace(found, run=run_of(layer), parts=_parts(layer), paged=paged)
 
 
 def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
@@ -346,6 +360,13 @@ def _joined(layer: ParsedKey) -> Shape:
     return (*first[:1], total // max(1, first[0]))
 
 
+def _parts(layer: ParsedKey) -> int:
+    """Return how many tensors a layer joins or divides."""
+    joined = [len(operator.tensors) for operator in layer.operators if operator.op == "Concat"]
+    divided = [len(layer.outputs) for operator in layer.operators if operator.op == "Split"]
+    return max([1, *joined, *divided])
+
+
 def _names(operators: Sequence[KeyOperator]) -> list[str]:
     """Return the names of operators, with known chains of them replaced by the operator that they compute."""
     ops = [operator.op for operator in operators]
@@ -364,6 +385,8 @@ def _name(operator: KeyOperator) -> str:
         return "Cubic" if mode == "cubic" else INTERPOLATE
     if is_general(operator) or operator.op in ("DepthToSpace", "SpaceToDepth"):  # these are such transpositions
         return "Permute"
+    if operator.op == "Gather" and math.prod(operator.tensor(1).shape or ()) == 1:
+        return SELECT
     return "Affine" if _is_affine(operator) else operator.op
 
 

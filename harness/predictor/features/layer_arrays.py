@@ -13,7 +13,7 @@ from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
     *("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm"),
-    *("result_elements", "is_channelwise"),
+    *("result_elements", "parts", "is_channelwise"),
 )
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = (

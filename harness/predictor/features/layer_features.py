@@ -26,6 +26,8 @@ DEQUANTISED = "-dequantised"
 """A part of the names of products on floats whose weights are integers, which runtimes make floats at each run."""
 FLOAT_WEIGHTS = "-rounded"
 """That of products of bytes whose weights are floats: runtimes round them as they load, to asymmetric bytes."""
+NARROW = "-narrow"
+"""That of grouped convolutions on floats with maps of two axes whose groups do not fill vectors."""
 PACKED = "-packed4-int8"
 """That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _START = 16, 1024
@@ -50,7 +52,8 @@ class LayerFeatures:
     feature maps, `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds
     its weights and code in the caches of a processor, as in a small network. `result_elements` counts the elements of
     the result where they are not those of the loop nest: a transposed convolution adds up a larger product, which not
-    every device writes. It is 0 elsewhere.
+    every device writes. It is 0 elsewhere. `parts` counts the tensors that a layer joins or divides: each has a start
+    of its own. `paged` states that a transposition reads or writes elements that are whole pages apart.
     """
 
     operator: str
@@ -70,9 +73,11 @@ class LayerFeatures:
     maps: int = 0
     warm: bool = False
     result_elements: int = 0
+    parts: int = 1
+    paged: bool = False
 
     def __post_init__(self) -> None:
-        sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes)
+        sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes, self.parts)
         if min(*sizes, *self.in_size, *self.out_size, *self.kernel, *self.stride, *self.dilation) < 1:
             raise UsageError(
                 f"Layer {self.operator} has a size below 1", why=str(self), next_step="Give every size as 1 or more"
@@ -199,10 +204,10 @@ def unfolds(operator: str) -> bool:
 def multiplies_windows(operator: str) -> bool:
     """Return whether layers of this class are convolutions on floats of one or three axes, or with computed weights.
 
-    Runtimes have kernels for maps of two axes and weights that they arrange beforehand. For all others, they copy
-    windows and multiply matrices, each group by itself, even if it has one channel.
+    Runtimes have kernels for maps of two axes, groups of whole vectors and weights that they arrange beforehand. For
+    all others, they copy windows and multiply matrices, each group by itself, even if it has one channel.
     """
-    return operator.startswith("mac/conv/") and code_of(operator).endswith((*_OTHER_AXES, DEQUANTISED))
+    return operator.startswith("mac/conv/") and code_of(operator).endswith((*_OTHER_AXES, DEQUANTISED, NARROW))
 
 
 def axes_suffix(axes: int) -> str:

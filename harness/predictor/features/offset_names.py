@@ -41,7 +41,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]
     # Rows of a matrix that are whole pages apart share few places of a cache.
-    paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []
+    paged = [f"{code} paged"] if layer.paged or (INTEGER in code and layer.rows % _PAGE == 0) else []
     return tuple(dict.fromkeys((DEVICE, *classes, *variants, *vectors, *maps, *warm, *paged)))
 
 

@@ -1,6 +1,6 @@
 """The roofline that a predictor corrects: launch, memory, weights, and the fastest of several tiled kernels.
 
-    latency = launch + work + second
+    latency = launch * parts + work + second
     work    = (kernel^p + memory^p + weights^p)^(1/p)
     second  = softest minimum of start-up and alone * work, where processors share the work of a layer; 0 elsewhere
     kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
@@ -117,7 +117,8 @@ class Roofline:
 class LayerQuantities:
     """The quantities of some layers that their roofline depends on.
 
-    `waves` and the `turns` of all waves are (tiles, layers), and the others (layers,).
+    `waves` and the `turns` of all waves are (tiles, layers), and the others (layers,). `log_parts` is that of how many
+    tensors a layer joins or divides.
     """
 
     waves: Floats
@@ -125,6 +126,7 @@ class LayerQuantities:
     turn_macs: Floats
     log_bytes: Floats
     log_weights: Floats
+    log_parts: Floats
 
     @classmethod
     def of(cls, tiling: DeviceTiling, arrays: LayerArrays) -> LayerQuantities:
@@ -137,7 +139,7 @@ class LayerQuantities:
         of_windows = np.where(arrays.copy_macs > 0.0, arrays.unfolded_bytes, 0.0)
         bytes_ = np.log(arrays.moved_bytes - arrays.weight_bytes - of_windows)
         turns = waves * tiling.turns(arrays) + arrays.copy_macs / turn_macs[:, None]
-        return cls(waves, turns, turn_macs, bytes_, weights)
+        return cls(waves, turns, turn_macs, bytes_, weights, np.log(arrays.sizes["parts"]))
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,12 @@ def forward(
     share /= sum_of_shares
     serial, start_up = joined + alone, sides[:, 4]
     second = -np.logaddexp(-_ALTERNATIVES * serial, -_ALTERNATIVES * start_up) / _ALTERNATIVES
-    latency = np.logaddexp(np.logaddexp(joined, second), sides[:, 3])
+    launch = sides[:, 3] + inputs.log_parts
+    latency = np.logaddexp(np.logaddexp(joined, second), launch)
     second_share = np.exp(second - latency)
     serial_share = second_share * np.exp(_ALTERNATIVES * (second - serial))
     run_share = np.exp(joined - latency) + serial_share
-    by_launch, by_start_up = np.exp(sides[:, 3] - latency), second_share - serial_share
+    by_launch, by_start_up = np.exp(launch - latency), second_share - serial_share
     by_side = np.column_stack([*(run_share * share), by_launch, by_start_up])
     by_overlap = run_share * ((share * parts).sum(axis=0) - joined) * (power - 1.0) / power
     return RooflineGradient(

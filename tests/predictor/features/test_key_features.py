@@ -34,7 +34,7 @@ def test_a_residual_convolution_by_hand() -> None:
 def test_kinds_of_convolutions() -> None:
     """Depthwise, grouped and transposed convolutions have their own classes; the last works per input pixel."""
     read, written = "x0:float32[1,8,6,6]", "t0:float32[1,8,6,6]"
-    kinds = [(8, 1, "depthwise"), (2, 4, "grouped"), (1, 8, "dense")]
+    kinds = [(8, 1, "depthwise"), (2, 4, "grouped-narrow"), (1, 8, "dense")]
     for group, depth, kind in kinds:
         text = f"k1|{read}|Conv(x0,c:float32[8,{depth},3,3]){{{window(3, 1, 1, group)}}}|->{written}"
         assert code_of(described(text).operator) == f"mac/conv/{kind}"
@@ -201,6 +201,49 @@ def test_what_an_index_picks_lies_together(operator: str, run: int) -> None:
     assert described(f"k1|x0:float32[9,3,8]|{operator}|->t0:float32[5,24]").run == run
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("x0:float32[2,9]|x1:float32[6,9]|x2:float32[1,9]|Concat(x0,x1,x2){axis=0}|->t0:float32[9,9]", 3),
+        ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", 2),
+        ("x0:float32[6,8]|x1:float32[6,8]|Add(x0,x1){}|->t0:float32[6,8]", 1),
+    ],
+)
+def test_tensors_that_are_joined_or_divided_are_counted(text: str, parts: int) -> None:
+    """Each input of a Concat and each result of a Split is a part."""
+    assert described(f"k1|{text}").parts == parts
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "is_paged"),
+    [
+        ((64, 4096), "1,0", True),  # reads every 4096th element
+        ((1024, 48), "1,0", True),  # writes them so
+        ((96, 197), "1,0", False),
+        ((1, 24, 32, 32), "0,2,3,1", True),
+        ((8, 128, 64), "0,2,1", False),
+        ((1, 64, 1024, 8), "0,2,1,3", False),  # moves runs of 8 elements
+    ],
+)
+def test_transpositions_across_whole_pages(shape: tuple[int, ...], order: str, is_paged: bool) -> None:
+    """A transposition is paged if it reads or writes single elements a multiple of 4096 bytes apart."""
+    result = [shape[int(axis)] for axis in order.split(",")]
+    kinds = ["float32[" + ",".join(map(str, sizes)) + "]" for sizes in (shape, result)]
+    assert described(f"k1|x0:{kinds[0]}|Transpose(x0){{perm={order}}}|->t0:{kinds[1]}").paged == is_paged
+
+
+def test_groups_that_do_not_fill_vectors_copy_windows() -> None:
+    """Of two convolutions, only that of narrow groups counts the windows that a runtime copies for its products."""
+    layers = [
+        described(
+            f"k1|x0:float32[1,64,6,6]|Conv(x0,c:float32[64,{64 // group},3,3]){{{window(3, 1, 1, group)}}}"
+            "|->t0:float32[1,64,6,6]"
+        )
+        for group in (4, 16)
+    ]
+    assert [layer.unfolded_bytes > 36 * 9 * 64 * 4 for layer in layers] == [False, True]
+
+
 def test_joined_maps_in_front_of_a_convolution() -> None:
     """A convolution of a concatenation counts the work of all its channels."""
     layer = described(
@@ -228,21 +271,22 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/rows/Concat",
             2 * 72,
         ),
-        ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/rows/Gather", 2 * 24),
+        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/rows/Select", 2 * 8),
+        ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/picked/Gather", 2 * 24),
         (
             "x0:float32[9,3,8]|GatherND(x0,c:int64[5,2]){batch_dims=0}|->t0:float32[5,8]",
-            "move/copy/rows/GatherND",
+            "move/copy/picked/GatherND",
             2 * 40,
         ),
         (
             "x0:float32[5,8]|ScatterND(c:float32[9,8],c:int64[5,1],x0){reduction=add}|->t0:float32[9,8]",
-            "move/copy/rows/ScatterND",
-            2 * 72,
+            "move/copy/picked/ScatterND",
+            2 * 72 + 40,
         ),
         (
             "x0:float32[15,8]|ScatterElements(c:float32[9,8],c:int64[15,8],x0){axis=0;reduction=add}|->t0:float32[9,8]",
-            "move/copy/order/ScatterElements",
-            2 * 120,
+            "move/copy/picked/ScatterElements",
+            2 * 72 + 120,
         ),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
