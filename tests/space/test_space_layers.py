@@ -91,7 +91,7 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, context="chip"),
     Permutation((1, 3, 2, 2, 5, 6), "pixels"),
     Permutation((1, 3, 5, 2, 6, 2), "patches"),
-    Elementwise("Mul", 1, 1, 16, (7, 7), broadcast=True),
+    Elementwise("Mul", 1, 1, 16, (7, 7), broadcast=True, layout="rows"),
     Elementwise("Add", 1, 1, 16, (7, 7), layout="rows"),
 )
 PICKS = tuple(Picking(op, 90, 40, 8) for op in ("Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"))
