@@ -125,6 +125,16 @@ def fields_of(kind: type, one: Any) -> dict[str, Any]:
     return {each.name: getattr(one, each.name) for each in fields(kind)}
 
 
+def _bound(
+    function: Callable[..., Any], signature: inspect.Signature, args: Any, kwargs: Any
+) -> inspect.BoundArguments:
+    """Return arguments by their parameters; raises a TypeError that names the function if they do not fit them."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}(): {error}") from None
+
+
 def spread(kind: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
     """Let a function of one object take the arguments that a new object of this class takes, its own ones first."""
     own, signature = getattr(kind, "__annotations__", {}), inspect.signature(kind)
@@ -133,7 +143,8 @@ def spread(kind: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P
     def decorate(function: Callable[[_T], _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            return function(kind(*args, **kwargs))
+            bound = _bound(function, signature, args, kwargs)
+            return function(kind(*bound.args, **bound.kwargs))
 
         returned = inspect.signature(function).return_annotation
         call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
@@ -155,7 +166,7 @@ def checked(**others: Rule) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            bound = signature.bind(*args, **kwargs)
+            bound = _bound(function, signature, args, kwargs)
             for name in rules.keys() & bound.arguments.keys():
                 bound.arguments[name] = _read(name, bound.arguments[name], rules[name])
             return function(*bound.args, **bound.kwargs)

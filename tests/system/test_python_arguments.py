@@ -77,6 +77,16 @@ def test_a_wrong_argument_is_named(function: str, name: str, value: Any, folder:
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("name", ["profile", "estimate", "validate", "benchmark", "trace", "emulate", "import_lut"])
+def test_arguments_that_do_not_fit_name_the_function(name: str) -> None:
+    """A missing, an unknown and a surplus argument are errors of the function that was called."""
+    function = getattr(harness, name)
+    calls: list[tuple[list[Any], dict[str, Any]]] = [([RELU], {"devise": "npu01"}), ([RELU] * 9, {})]
+    for values, given in calls if name == "profile" else [*calls, ([], {})]:
+        with pytest.raises(TypeError, match=rf"^{name}\(\): .* argument"):
+            function(*values, **given)
+
+
 @pytest.mark.parametrize("value", [5, b"lab", [], True])
 def test_a_workspace_that_is_no_path_is_refused(value: Any) -> None:
     """A workspace of another type is a configuration error, like a folder that does not exist."""
