@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
-_INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+_INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"})
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _IR_VERSION = 8
 

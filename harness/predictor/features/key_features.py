@@ -300,7 +300,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         # Joined inputs and split outputs count, and a table that a scatter copies; of others, only what is picked.
         scatter = next((one for one in layer.operators if one.op.startswith("Scatter") and len(one.tensors) > 2), None)
         table, added = (scatter.tensors[at].shape if scatter else None for at in (0, 2))
-        out_shape = added or max(_joined(layer), out_shape, key=math.prod)
+        out_shape = max(_joined(layer), out_shape, key=math.prod) if added is None else added
         in_shape = (2, *table) if table else out_shape
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
@@ -385,7 +385,8 @@ def _name(operator: KeyOperator) -> str:
         return "Cubic" if mode == "cubic" else INTERPOLATE
     if is_general(operator) or operator.op in ("DepthToSpace", "SpaceToDepth"):  # these are such transpositions
         return "Permute"
-    if operator.op == "Gather" and math.prod(operator.tensor(1).shape or ()) == 1:
+    index = operator.tensor(1).shape if operator.op == "Gather" else None
+    if index is not None and math.prod(index) == 1:
         return SELECT
     return "Affine" if _is_affine(operator) else operator.op
 

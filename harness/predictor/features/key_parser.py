@@ -30,7 +30,7 @@ _RUNTIME_DOMAIN = "com.microsoft."
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCALING
-PICKING = frozenset({"Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"})
+PICKING = frozenset({"Gather", "GatherND", "GatherElements", "Scatter", "ScatterND", "ScatterElements"})
 """Operators that copy elements or rows from or to places given by another tensor."""
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Pad", "Cast"}) | PICKING | _RESHAPING
 

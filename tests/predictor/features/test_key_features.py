@@ -288,6 +288,21 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/picked/ScatterElements",
             2 * 72 + 120,
         ),
+        (
+            "x0:float32[15,8]|Scatter(c:float32[9,8],c:int64[15,8],x0){axis=0}|->t0:float32[9,8]",
+            "move/copy/picked/Scatter",
+            2 * 72 + 120,
+        ),
+        (
+            "x0:float32[]|ScatterND(c:float32[90],c:int64[1],x0){reduction=add}|->t0:float32[90]",
+            "move/copy/picked/ScatterND",
+            2 * 90 + 1,
+        ),
+        (
+            "x0:float32[9,8]|x1:float32[4]|Cast(x1){to=7}|Gather(x0,t0){axis=0}|->t1:float32[4,8]",
+            "move/copy/picked/Cast+Gather",
+            2 * 32,
+        ),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=2}|->t0:float32[1,8,1]", "move/reduce/axes/ReduceMax", 48 + 8),
         ("x0:float32[1,8,6]|ReduceMax(x0){axes=1}|->t0:float32[1,1,6]", "move/reduce/columns/ReduceMax", 48 + 6),
         ("x0:float32[1,8,8]|ReduceMax(x0){axes=2}|->t0:float32[1,8]", "move/reduce/axes/ReduceMax", 64 + 8),
