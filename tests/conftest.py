@@ -68,7 +68,6 @@ FIRST = (
     "emulated_npu/timing/",
     "report/",
     "validation/",
-    "test_conformance.py",
 )
 """Folders of long files, which must not be the last ones to begin."""
 

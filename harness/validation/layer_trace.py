@@ -79,6 +79,7 @@ class NetworkTrace:
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts}
 
 
+# One keyword for each option of `harness trace`, and two for the call itself.
 @checked()
 def trace(
     model: Model,

@@ -25,7 +25,7 @@ from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore
-from harness.measure import request
+from harness.measure import calls
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
@@ -132,7 +132,7 @@ def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monke
         readers.add(threading.current_thread())
         return read_networks(*given, **named)
 
-    monkeypatch.setattr(request, "read_networks", counted)
+    monkeypatch.setattr(calls, "read_networks", counted)
     notes: dict[str, list[str]] = {}
 
     def observer(wanted: ProfileRequest) -> Callable[[Progress], None]:

@@ -1,4 +1,4 @@
-"""Length of the contiguous memory accesses of a data-movement layer, in elements."""
+"""How a data-movement layer accesses memory: the length of what is contiguous, in elements, and how many tensors."""
 
 from __future__ import annotations
 
@@ -150,3 +150,10 @@ def _broadcast(shapes: Sequence[Shape]) -> int:
             run *= full
         runs.append(run)
     return min(runs, default=0)
+
+
+def parts_of(layer: ParsedKey) -> int:
+    """Return how many tensors a layer joins or divides."""
+    joined = [len(operator.tensors) for operator in layer.operators if operator.op == "Concat"]
+    divided = [len(layer.outputs) for operator in layer.operators if operator.op == "Split"]
+    return max([1, *joined, *divided])

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
-from harness.predictor.features.contiguous_lengths import is_general, is_paged, longer_axes, run_of
+from harness.predictor.features.contiguous_lengths import is_general, is_paged, longer_axes, parts_of, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
@@ -331,7 +331,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     )
     paged = any(map(is_paged, layer.operators))
     found = replace(found, extra_operands=max(0, extra), element_bytes=item)
-    return replace(found, run=run_of(layer), parts=_parts(layer), paged=paged)
+    return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
 
 
 def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
@@ -358,13 +358,6 @@ def _joined(layer: ParsedKey) -> Shape:
     first = layer.outputs[0].shape or (1,)
     total = sum(math.prod(tensor.shape or ()) for tensor in layer.outputs)
     return (*first[:1], total // max(1, first[0]))
-
-
-def _parts(layer: ParsedKey) -> int:
-    """Return how many tensors a layer joins or divides."""
-    joined = [len(operator.tensors) for operator in layer.operators if operator.op == "Concat"]
-    divided = [len(layer.outputs) for operator in layer.operators if operator.op == "Split"]
-    return max([1, *joined, *divided])
 
 
 def _names(operators: Sequence[KeyOperator]) -> list[str]:

@@ -24,7 +24,7 @@ READ_SHARE = 0.72
 """Share of the variants that are read: 2,381 of 3,245, with onnx 1.23.2. Others have types without values on a device
 (text, sequences, floats of 4 and 8 bits), tensors without elements, or sizes that depend on the data."""
 
-PAGE = (Path(__file__).parents[1] / "docs" / "emulator.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "emulator.md").read_text(encoding="utf-8")
 _COUNTS = re.search(r"^\| both \| (\d+) \| (\d+) \| 0 \| (\d+) \|$", PAGE, re.MULTILINE)
 
 
