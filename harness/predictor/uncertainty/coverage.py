@@ -97,7 +97,7 @@ def points_of(arrays: LayerArrays) -> Floats:
     axes += [sizes["in_height"] * sizes["in_width"]]
     window = [sizes["kernel_height"], sizes["kernel_width"], sizes["stride_height"], sizes["stride_width"]]
     window += [sizes["dilation_height"], sizes["dilation_width"]]
-    other = [1.0 + sizes["extra_operands"], sizes["element_bytes"]]
+    other = [sizes["parts"] + sizes["extra_operands"], sizes["element_bytes"]]
     axes += [arrays.rows * sizes["out_channels"] / arrays.runs]
     weighted = [_VARIANT_WEIGHT * np.log2(axis) for axis in [*window, *other]]
     return np.stack([*(np.log2(axis) for axis in axes), *weighted], axis=1)

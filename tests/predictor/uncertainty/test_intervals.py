@@ -10,7 +10,9 @@ import tiled_machine
 from convolutions import convolution
 from scipy.stats import binomtest
 
+from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
 
@@ -133,3 +135,17 @@ def test_coverage_classes() -> None:
     assert beyond.tolist() == pytest.approx(
         [2.0, 0.0, 1.0]
     )  # the most channels were 256; a new operator counts as one doubling
+
+
+def test_a_layer_that_joins_more_tensors_than_any_learnt_one_is_outside() -> None:
+    """Each joined tensor has a start of its own: many small ones are unlike two that are as large together."""
+
+    def joined(parts: int) -> LayerFeatures:
+        read = ",".join(["x0"] * parts)
+        found = describe(f"k1|x0:float32[1,{160 // parts}]|Concat({read}){{axis=1}}|->t0:float32[1,160]")
+        assert found is not None
+        return found
+
+    learnt = layer_arrays([joined(parts) for parts in (2, 4, 5, 8)])
+    classes, _ = hull_of(learnt, (learnt.operators[0],)).locate(layer_arrays([joined(4), joined(80)]))
+    assert classes == [Coverage.INSIDE, Coverage.OUTSIDE]
