@@ -109,7 +109,7 @@ def require_own_version(text: str) -> None:
     except ValidationError:
         return
     if version != _VERSION:
-        raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
+        raise OtherVersion(f"Its schema version is {version}, this harness reads {_VERSION}")
 
 
 def parameters_from(text: str) -> Parameters:

@@ -119,7 +119,7 @@ def test_files_that_are_no_predictor_are_refused(content: bytes) -> None:
 
 def test_a_predictor_of_another_version_is_named_as_such(machine: Predictor) -> None:
     """Parameters of another version are those of another version, whatever else is in the file."""
-    with pytest.raises(LutCorrupt, match=r"another version of harness\. its schema version is 99"):
+    with pytest.raises(LutCorrupt, match=r"another version of harness\. Its schema version is 99"):
         Predictor(b'{"schema_version":99}\n' + machine.content.partition(b"\n")[2])
 
 
