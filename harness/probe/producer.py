@@ -4,10 +4,8 @@ The data of a graph input is in the runtime's plain layout. Inside a network a l
 just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
 `convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
 operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
-for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu, and
-reads a map that is zero where another one was negative: values of both signs, for layers that branch on the sign of
-each value. In a channel of random weights, the rarer sign makes up 29 % on average, as in the second convolution of a
-network; `difference` is that in the plain layout.
+for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
+of both signs, for layers that branch on the sign of each value; `difference` is that in the plain layout.
 
 A device with its own memory loads the input of a producer while the layer computes, so that a large input hides
 the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.
@@ -52,8 +50,8 @@ _BRANCHING = "PRelu"
 _SIGNED: Mapping[ProducerKind, ProducerKind] = {"convolution": "signed convolution", "abs": "difference"}
 """Producers of values of both signs, in the layout of each that writes one sign."""
 _ELEMENTWISE = ("abs", "difference")
-_MEAN_INPUT, _SOME_INPUTS = 0.55, 0.36
-"""The middle of the values of an input, and what 29 % of them are below."""
+_MEAN_INPUT = 0.55
+"""The middle of the values of an input."""
 
 
 def producers_of(
@@ -110,7 +108,7 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
     if producer == "abs":
         return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
     if producer == "difference":
-        return builder.operator("Sub", [builder.input(kind), builder.scalar(_SOME_INPUTS, kind.dtype)], kind)
+        return builder.operator("Sub", [builder.input(kind), builder.scalar(_MEAN_INPUT, kind.dtype)], kind)
     if producer == "slice":
         axis = next((at for at, size in enumerate(kind.shape) if size > 1), 0)
         return slice_leading(builder, builder.input(kind.resized(axis, kind.shape[axis] + 1)), kind.shape)
@@ -122,11 +120,7 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
     source = builder.input(kind.resized(1, channels))
     if is_quantised_picture(kind):
         return _quantised_convolution(builder, source, kind)
-    activation = "Relu"
-    if producer == "signed convolution":
-        activation, read = "LeakyRelu", builder.type_of(source)
-        source = builder.operator("Sub", [source, builder.scalar(_MEAN_INPUT, kind.dtype)], read)
-        source = builder.operator("Relu", [source], read)
+    activation = "LeakyRelu" if producer == "signed convolution" else "Relu"
     return builder.operator(activation, [builder.convolution(source, kind.shape[1], [1, 1])], kind)
 
 
