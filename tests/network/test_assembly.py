@@ -142,6 +142,17 @@ def test_indices_lie_within_every_table_they_are_used_for(rows: list[int]) -> No
     assert outputs[0].shape == (1, 64, 4)
 
 
+@pytest.mark.parametrize(("op", "opset"), [("ScatterND", 16), ("ScatterElements", 11), ("Scatter", 10)])
+def test_places_lie_within_the_whole_tensor_that_is_written_to(op: str, opset: int) -> None:
+    """Places that an input gives are anywhere in the tensor, so that the writes are as far apart as in a network."""
+    node = helper.make_node(op, ["x", "places", "added"], ["y"])
+    shape = (32, 1) if op.endswith("ND") else (32, 8)
+    shapes = {"x": (50, 8), "places": shape, "added": (32, 8)}
+    model = model_of([node], shapes, opset=opset, types={"places": TensorProto.INT64})
+    inputs, _ = run_assembled(assemble_network(prepared(model)))
+    assert 25 < inputs[1].max() < 50
+
+
 def test_no_name_of_the_file_reaches_the_model() -> None:
     """Names of tensors, nodes, dimensions, the graph and its documentation stay on the host."""
     nodes = [

@@ -50,6 +50,7 @@ FORGED = {
 NUMBER = re.compile(r"\d+")
 NUMBERS = ("0", "1", "-1", "7", "99999999999", "9" * 5000, "", "1e400", "nan", "١")
 OPERATORS = ("Conv", "ConvTranspose", "QLinearConv", "Gemm", "MatMul", "Reshape", "Flatten", "Transpose", "Concat")
+OPERATORS += ("GatherND", "Scatter", "ScatterND", "Expand", "PRelu")
 OPERATORS += ("Gather", "Squeeze", "MaxPool", "GlobalAveragePool", "ReduceMean", "Split", "Relu", "Add")
 
 
