@@ -58,7 +58,7 @@ def explore_space(
 ) -> SpaceProfile:
     """Measure layers of a space, chosen in rounds, and its networks; the same request continues from the journal.
 
-    The budget of the request bounds the device time of all rounds; a round that is unlikely to fit is not started.
+    The budget of the request bounds the device time of all rounds; of a round that is unlikely to fit, half is tried.
     Networks have what the layers leave of it: if that is too little, or the device refuses them, a note says so. The
     campaigns stay out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted, and CampaignIncomplete
     if the budget ends within a round.

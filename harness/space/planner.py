@@ -20,7 +20,7 @@ _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
 _GROWTH = 2.0
 OVER_BUDGET = "budget"
-"""Why rounds ended if the next one would have taken too long."""
+"""Why rounds ended if even a small one would have taken too long."""
 _SEEDS = 1 << 32
 """scikit-learn accepts seeds below this."""
 
@@ -36,7 +36,7 @@ class Round:
 Parts = Sequence[TrainingExample]
 """The layers as which a device executes one layer of a space; none if it refuses it."""
 Measure = Callable[[Round], Sequence[Parts] | None]
-"""Returns the measured parts of a round's layers; None if the budget is too small for the round."""
+"""Returns the measured parts of a round's layers; None, at once, if the budget is too small for the round."""
 
 
 def explore(
@@ -50,8 +50,8 @@ def explore(
     """Measure at most `count` layers, in rounds, until the median error of a round's predictions is within `target`.
 
     The layers are an even sample of the space. The first round takes each kind in turn; the others are in random order,
-    so that the error of a round holds for the rest. The same source, seed and latencies lead to the same rounds. Raises
-    the errors of `source` and `measure`.
+    so that the error of a round holds for the rest. A round that is too large for the budget is halved. The same
+    source, seed, latencies and budget lead to the same rounds. Raises the errors of `source` and `measure`.
     """
     samples: list[TrainingExample] = []
     results: list[RoundResult] = []
@@ -64,6 +64,9 @@ def explore(
     while done < len(order):
         plan = Round(len(results), tuple(layers[place] for place in order[done : done + size]))
         answer = measure(plan)
+        if answer is None and len(plan.layers) > _LEAST_FIRST:
+            size = max(_LEAST_FIRST, len(plan.layers) // 2)
+            continue
         if answer is None:
             return SpaceResult(tuple(results), measured, OVER_BUDGET)
         trained, done = done, done + len(plan.layers)

@@ -108,6 +108,23 @@ def test_a_budget_that_is_too_small_ends_the_rounds() -> None:
     assert (result.stopped, result.measured) == ("budget", 40)
 
 
+def test_a_round_that_exceeds_the_budget_is_halved() -> None:
+    """If the rest of the budget allows only a part of the next round, that part is measured."""
+    left = [100]
+
+    def within(asked: Round) -> list[Parts] | None:
+        if len(asked.layers) > left[0]:
+            return None
+        left[0] -= len(asked.layers)
+        return measure(asked)
+
+    recorded = Recorded(within)
+    result = _explore(recorded, count=160)
+    assert [len(asked.layers) for asked in recorded.rounds] == [40, 80, 40, 80, 40]
+    assert [asked.number for asked in recorded.rounds] == [0, 1, 1, 2, 2]
+    assert (result.stopped, result.measured) == ("budget", 80)
+
+
 def test_a_space_of_few_layers_is_exhausted() -> None:
     """All eight layers of a space of eight are measured, once."""
     few = LayerSpace.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})

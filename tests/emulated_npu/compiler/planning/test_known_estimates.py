@@ -19,6 +19,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_commands import C
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
+from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -80,6 +81,19 @@ def test_numbers_do_not_come_again() -> None:
     assert known.number(0) == KnownEstimates().number(0)
     first = known.estimates("chain", lambda: ())
     assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
+
+
+def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process keeps its own estimates, and those of others only while there is room."""
+    monkeypatch.setattr(known_estimates, "MOST_KEYS", 4)
+    other, own = KnownEstimates(), KnownEstimates()
+    for key in range(4):
+        other.estimates(key, lambda: (ChainEstimate(1, 2, 3, 4, 5),))
+    for key in ("own", 0):
+        own.estimates(key, lambda: ())
+    own.add_json(other.as_json(0))
+    assert len(own) == 4 and own.estimates(0, pytest.fail) == ()
+    assert own.estimates(1, pytest.fail) == (ChainEstimate(1, 2, 3, 4, 5),)
 
 
 @pytest.mark.parametrize(("kernel", "pooled", "tile"), [(2, False, (12, 12)), (3, True, None)])

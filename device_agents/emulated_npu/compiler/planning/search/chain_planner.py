@@ -208,9 +208,7 @@ class Planner:
         for start in starts:
             if not self._chains.allows(start, end):
                 continue
-            estimate = self._least(start, end)
-            if found is None or estimate is None or best[start].cost_ps + estimate.cost_ps < found.cost_ps:
-                estimate = self._estimated(start, end)
+            estimate = self._estimated(start, end)
             if estimate is None:
                 break
             candidate = best[start].extended(estimate, end)
@@ -224,17 +222,9 @@ class Planner:
             raise DoesNotFit(f"{self.graph.layers[end - 1].name} does not fit in any chain")
         return found
 
-    def _least(self, start: int, end: int) -> ChainEstimate | None:
-        """Return the estimate with any halo buffer, which is not slower than with this one; None if it is not known."""
-        found = self._wider.get(self._key(start, end))
-        return found[self._assumed] if found else None
-
-    def _key(self, start: int, end: int) -> object:
-        return self._keys.key(start, end), start == 0, end == len(self.graph.layers)
-
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._key(start, end)
+        key = self._keys.key(start, end), start == 0, end == len(self.graph.layers)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]

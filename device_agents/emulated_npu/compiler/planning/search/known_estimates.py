@@ -50,8 +50,10 @@ class KnownEstimates:
         return json.dumps([(number, [astuple(one) for one in estimates]) for number, estimates in listed]).encode()
 
     def add_json(self, content: bytes) -> None:
-        """Keep what another process found."""
-        for number, estimates in json.loads(content):
+        """Keep what another process found, as much as there is room for."""
+        room = MOST_KEYS - len(self._found)
+        new = (pair for pair in json.loads(content) if pair[0] not in self._found)
+        for number, estimates in itertools.islice(new, room):
             self._found[number] = tuple(ChainEstimate(*one) for one in estimates)
 
 
