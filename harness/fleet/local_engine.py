@@ -23,6 +23,7 @@ from harness.workspace import Workspace
 DEFAULT_WIDTH = 32
 _FILES_PER_REQUEST = 24
 _ENDING_S = 5.0
+_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class LocalEngine:
             thread.start()
         try:
             for _ in requests:
-                yield ended.get()
+                yield _next(ended)
         finally:
             quit.own.set()
             for thread in threads:
@@ -85,6 +86,13 @@ class LocalEngine:
             return ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others
             return ProfileOutcome.failed(request, bug(error), started, 1)
+
+
+def _next(ended: queue.SimpleQueue[ProfileOutcome]) -> ProfileOutcome:
+    """Return the next outcome. Each wait is short: between two of them the main thread handles signals."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return ended.get(timeout=_LOOK_EVERY_S)
 
 
 class _Either(threading.Event):
