@@ -7,13 +7,12 @@ Perfetto and chrome://tracing open.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from harness.arguments import checked
+from harness.arguments import check_fields, spread
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Truth
 from harness.device.variant import Variant
@@ -23,15 +22,15 @@ from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import BusyWait, lease_when_free
+from harness.measure.calls import DeviceCall
 from harness.measure.device_requests import load_request
-from harness.measure.progress import Observer, ignore
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import Layer, cut
 from harness.network.model_references import Model, load_network
 from harness.network.network import Network
 from harness.probe.probe import Probe, network_probe
 from harness.version import VERSION
-from harness.workspace import AnyWorkspace, as_workspace
+from harness.workspace import as_workspace
 
 Event = dict[str, Any]
 _EXECUTED, _ESTIMATED = 1, 2
@@ -79,35 +78,37 @@ class NetworkTrace:
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts}
 
 
-# One keyword for each option of `harness trace`, and two for the call itself.
-@checked()
-def trace(
-    model: Model,
-    *,
-    devices: Sequence[str] = (),
-    dims: Mapping[str, int] | None = None,
-    batch: int | None = None,
-    threads: int | None = None,
-    workspace: AnyWorkspace = None,
-    wait_s: float = 0.0,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-) -> NetworkTrace:
+@dataclass(frozen=True)
+class TraceCall(DeviceCall):
+    """The arguments of `trace`."""
+
+    model: Model
+    _: KW_ONLY
+    devices: Sequence[str] = ()
+    dims: Mapping[str, int] | None = None
+    batch: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@spread(TraceCall)
+def trace(call: TraceCall) -> NetworkTrace:
     """Ask devices for the times of a network's layers, and join them with the estimates of their newest tables.
 
     ONNX Runtime and OpenVINO answer with their own profile, without what profiling adds; the emulated NPU answers with
     its exact times. Raises UsageError for a device that reports no layers, and a DeviceError if it refuses the network.
     """
-    workspace, variant = as_workspace(workspace), Variant(batch, threads)
+    workspace, variant = as_workspace(call.workspace), Variant(call.batch, call.threads)
     inventory = load_inventory(workspace.devices)
-    chosen = [find_device(inventory, name) for name in dict.fromkeys(devices or (workspace.default_device,))]
-    network = load_network(model, dims, batch)
-    patience = BusyWait(wait_s=wait_s, observe=observe, stop=stop)
+    chosen = [find_device(inventory, name) for name in dict.fromkeys(call.devices or (workspace.default_device,))]
+    network = load_network(call.model, call.dims, call.batch)
     found = []
     for device in chosen:
-        answer = _ask(variant.device(device), network, patience)
+        answer = _ask(variant.device(device), network, call)
         try:
-            table = open_lut(device.name, workspace=workspace, batch=batch, threads=threads)
+            table = open_lut(device.name, workspace=workspace, batch=call.batch, threads=call.threads)
         except LutNotFound:
             table = None
         found.append(_joined(device.name, network, answer, table))
