@@ -25,12 +25,9 @@ def run_of(layer: ParsedKey) -> int:
 
 def is_general(operator: KeyOperator) -> bool:
     """Return whether a transposition moves more than one axis past the others, for which runtimes have no fast loop."""
-    read = operator.tensors[0].shape if operator.tensors else None
-    if operator.op != "Transpose" or not read:
-        return False
-    order = operator.numbers("perm", tuple(range(len(read)))[::-1])
+    _, order = _transposed(operator)
     without = ([one for one in order if one != axis] for axis in order)
-    return all(rest != sorted(rest) for rest in without)
+    return len(order) > 0 and all(rest != sorted(rest) for rest in without)
 
 
 def is_paged(operator: KeyOperator) -> bool:
@@ -38,11 +35,8 @@ def is_paged(operator: KeyOperator) -> bool:
 
     Elements that are whole pages apart share few places of a cache.
     """
-    read = operator.tensors[0].shape if operator.tensors else None
-    if operator.op != "Transpose" or not read:
-        return False
-    order = operator.numbers("perm", tuple(range(len(read)))[::-1])
-    if sorted(order) != list(range(len(read))) or _unmoved(read, order) != 1:
+    read, order = _transposed(operator)
+    if not order or _unmoved(read, order) != 1:
         return False
     kept = [axis for axis in order if read[axis] > 1]
     apart = math.prod(read[kept[-1] + 1 :]), math.prod(read[axis] for axis in kept[kept.index(max(kept)) + 1 :])
@@ -54,8 +48,7 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if not read:
         return 0
     if operator.op == "Transpose":
-        order = operator.numbers("perm", tuple(range(len(read)))[::-1])
-        return _unmoved(read, order) if sorted(order) == list(range(len(read))) else 0
+        return _unmoved(*_transposed(operator))
     if operator.op in ("Concat", "Split"):
         return _along(operator, layer)
     if operator.op in PICKING:
@@ -87,6 +80,13 @@ def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
     if rank != _MAP_AXES or not any(tensor.shape and len(tensor.shape) == rank for tensor in maps):
         return whole
     return [(shape[0], *shape[2:], shape[1]) for shape in whole]
+
+
+def _transposed(operator: KeyOperator) -> tuple[Shape, Sequence[int]]:
+    """Return the shape that a transposition reads, and its order of axes; both empty for other operators and orders."""
+    read = operator.tensors[0].shape if operator.tensors else None
+    order = operator.numbers("perm", tuple(range(len(read or ())))[::-1])
+    return (read, order) if operator.op == "Transpose" and read and sorted(order) == [*range(len(read))] else ((), ())
 
 
 def _unmoved(read: Shape, order: Sequence[int]) -> int:
