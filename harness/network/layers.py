@@ -31,14 +31,20 @@ def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
     """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a separate layer.
 
     Every node of `network.nodes` is in exactly one layer, but for nodes that do not depend on the network's inputs:
-    they are in each layer that reads their results. The layers are those of the network `as_executed`.
+    they are in each layer that reads their results, or in one that returns them. The layers are those of the network
+    `as_executed`.
     """
     network = as_executed(network, rules)
     groups = match_all(network, rules)
     claimed = {node.index for group in groups for node in group}
-    groups += [(node,) for node in network.nodes if node.index not in claimed and not network.is_fixed(node)]
+    groups += [(node,) for node in network.nodes if node.index not in claimed and not _is_only_read(network, node)]
     layers = (_layer(network, group) for group in groups)
     return tuple(sorted(layers, key=lambda layer: max(node.index for node in layer.graph.nodes)))
+
+
+def _is_only_read(network: Network, node: Node) -> bool:
+    """Return whether the layers that read a node's results hold it: these do not depend on the network's inputs."""
+    return network.is_fixed(node) and not any(name in network.outputs for name in node.results)
 
 
 def _layer(network: Network, nodes: Sequence[Node]) -> Layer:
@@ -57,8 +63,9 @@ def context_of(network: Network, layer: Layer) -> str:
     """Return where each input of the layer comes from, in the order of the key.
 
     `outside` is an input of the network, `map` a feature map of another layer, `chip` any other result of one.
+    A layer that reads nothing is `outside`.
     """
-    return ",".join(_source(network, tensor) for tensor in layer.graph.inputs)
+    return ",".join(_source(network, tensor) for tensor in layer.graph.inputs) or OUTSIDE
 
 
 def _source(network: Network, tensor: str) -> str:

@@ -330,5 +330,7 @@ def _layer_probes(
             list(before.values()),
         ),
     }
+    if not inputs:  # it makes its own data, such as random numbers
+        probes["null"] = probes["auxiliary"]
     counts = STACK_COPIES if can_stack(network, layer) else ()
     return probes, [stack_probe(network, layer, front[inputs[0]], auxiliary, copies, layout) for copies in counts]
