@@ -101,7 +101,7 @@ def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, *, flows: boo
 def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured.
 
-    A tensor that `flows` is not a constant; it must have elements, each of whole bytes.
+    A tensor that `flows` is not a constant; its elements must have whole bytes.
     """
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):
@@ -114,12 +114,6 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     if kind.bytes > MAX_TENSOR_BYTES:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
-    if flows and not kind.elements:
-        why, step = (
-            f"Its shape {list(kind.shape)} has a dimension of zero",
-            "Use larger inputs: pass --dim, or export the network with larger shapes",
-        )
-        raise InvalidNetwork(what, why=why, next_step=step)
     return kind
 
 

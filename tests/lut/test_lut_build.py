@@ -6,9 +6,13 @@ import contextlib
 import dataclasses
 import sqlite3
 
+import numpy as np
+import onnx
 import pytest
 from nullbench import Bench, StopAfter, build_network
+from onnx import TensorProto, helper, numpy_helper
 
+from harness import estimate
 from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutError, LutNotFound
 from harness.lut import campaign_source
 from harness.lut.layer_diff import compare
@@ -54,6 +58,20 @@ def test_a_table_of_a_clock_that_was_set_back_is_not_passed_over_in_silence(benc
     later = publish(dataclasses.replace(first, created="2999-01-01T00:00:00+00:00"), bench.workspace.lut)
     second = bench.build(note=notes.append)
     assert len(notes) == 1 and later.name in notes[0] and f"--lut {second.name}" in notes[0]
+
+
+def test_a_network_that_reads_nothing_is_measured(bench: Bench) -> None:
+    """A product of random numbers and weights, without any input, is a layer with the latency of its weights."""
+    nodes = [helper.make_node("RandomNormal", [], ["r"], shape=[8, 64]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    weight = numpy_helper.from_array(np.ones((64, 512), np.float32), "w")
+    written = helper.make_tensor_value_info("y", TensorProto.FLOAT, (8, 512))
+    model = helper.make_model(helper.make_graph(nodes, "noise", [], [written], [weight]), ir_version=8)
+    onnx.save(model, path := bench.root / "noise.onnx")
+    bench.profile(path)
+    (entry,) = (table := bench.build()).entries
+    assert entry.latency_s == pytest.approx(bench.layers(table, path)[entry.key], rel=0.1)
+    (network,) = estimate(str(path), lut=table)
+    assert network.latency_s == pytest.approx(bench.truth.network_s(path), rel=0.1)
 
 
 def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:

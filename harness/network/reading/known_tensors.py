@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
 from harness.network.network import Constant, FreeNode, Node, TensorType
-from harness.network.node_inference import Operands, checked, operands, tensor_type
+from harness.network.node_inference import Operands, checked, onnx_dtype, operands, tensor_type
 from harness.network.reading.control_flow import SEPARATOR, tensors_read
 from harness.network.single_runs import values
 
@@ -143,6 +143,40 @@ class KnownTensors:
         del copy.attribute[:]
         copy.attribute.extend([*kept, helper.make_attribute("pads", found)])
         return replace(node, proto=copy)
+
+    def cast(self, node: Node) -> Node:
+        """Return a CastLike as the Cast that runtimes replace it by."""
+        from onnx import helper
+
+        kind = self.types.get(node.inputs[1])
+        if kind is None:
+            return node
+        read, written = node.proto.input[:1], node.proto.output
+        copy = helper.make_node("Cast", read, written, node.proto.name, to=onnx_dtype(kind.dtype))
+        copy.attribute.extend(node.proto.attribute)
+        return replace(node, op="Cast", inputs=node.inputs[:1], proto=copy)
+
+    def joined(self, node: Node) -> Node:
+        """Return a Concat without its empty operands, such as the past of a decoder that starts."""
+        from onnx import NodeProto
+
+        kept = [slot for slot, name in enumerate(node.inputs) if name not in self.types or self.types[name].elements]
+        if not kept or len(kept) == len(node.inputs):
+            return node
+        copy = NodeProto()
+        copy.CopyFrom(node.proto)
+        copy.input[:] = [node.proto.input[slot] for slot in kept]
+        return replace(node, inputs=tuple(node.inputs[slot] for slot in kept), proto=copy)
+
+    def set_empty(self, kinds: Mapping[str, TensorType]) -> bool:
+        """Make tensors constants if none of them has an element; return whether they are."""
+        import numpy
+
+        if not kinds or any(kind.elements for kind in kinds.values()):
+            return False
+        for name, kind in kinds.items():
+            self.set_constant(name, Constant(kind, numpy.empty(kind.shape, kind.dtype)))
+        return True
 
     def set_constant(self, name: str, constant: Constant) -> None:
         """Make a tensor a constant."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UsageError
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork
 from harness.network.learnt_weights import reads_weights
 from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
@@ -49,10 +49,6 @@ def bound_inputs(
                 why = f"It has no dimension {unused[:80]}" if unused else ""
                 step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
                 raise UnresolvedDimension(what, why=why, next_step=step)
-            if not dims[bound]:
-                why = f"It is the size of input {value.name[:80]!r} along axis {axis}, at least 1"
-                step = "Write --dim NAME=1 or more"
-                raise UsageError(f"--dim {bound[:80]}=0 is not a valid size", why=why, next_step=step)
             shape.append(dims[bound])
         kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
         known.update((value.name,) if is_choice(kind) else ())
@@ -139,7 +135,7 @@ def check_outputs(outputs: Sequence[str], nodes: Iterable[Node], types: Mapping[
         if name not in types:
             raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
     if {name for node in nodes for name in node.outputs}.isdisjoint(outputs):
-        why = "Its outputs are inputs or constants: no node takes time"
+        why = "Its outputs are inputs, constants or empty: no node takes time"
         step = "Give a network with an operator that computes its outputs"
         raise UnsupportedNetwork(f"{network} has nothing to measure", why=why, next_step=step)
 

@@ -70,6 +70,8 @@ class _Preparation:
         inputs = [value for value in self._graph.input if value.name not in self._known.constants]
         self._inputs, symbols = bound_inputs(inputs, self._dims, self._file.name)
         self._known.types |= self._inputs
+        for name, kind in self._inputs.items():
+            self._known.set_empty({name: kind})
         for name, constant in given_choices(self._inputs, self._dims).items():
             self._known.set_constant(name, constant)
         for node in self._graph.node:
@@ -112,6 +114,8 @@ class _Preparation:
             proto=proto,
             domain=domain_of(proto),
         )
+        if node.op == "CastLike" and not node.domain:
+            node = self._known.cast(node)
         unknown = next((name for name in node.inputs if name in self._known.unknown), None)
         if node.op == "Cast" and unknown in self._known.stored:
             self._known.convert(node)
@@ -148,8 +152,12 @@ class _Preparation:
             node = self._known.scaled(node)
         elif node.op in WINDOWED_POOLS and not node.domain:
             node = self._known.pooled(node)
+        elif node.op == "Concat":
+            node = self._known.joined(node)
         types = self._types_of(node, flow=True)
-        if types is not None:
+        if types is not None and self._known.set_empty(types):
+            self._known.set_free(node, "empty")
+        elif types is not None:
             self._known.types.update(types)
             self._nodes.append(node)
 

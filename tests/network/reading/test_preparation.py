@@ -163,6 +163,16 @@ def test_dimensions_that_are_not_positive_are_refused(shape: tuple[int | str, ..
         network_of([node("Relu", "x", "y")], {"x": shape}, dims=dims)
 
 
+@pytest.mark.parametrize("like", ["x", "i"])
+def test_a_cast_to_the_type_of_another_tensor_is_a_cast(like: str) -> None:
+    """As runtimes do, CastLike is folded for a constant, free for the same type, and otherwise a Cast."""
+    nodes = [node("CastLike", f"two {like}", "q"), node("Mul", f"{like} q", "m"), node("CastLike", "m x", "y")]
+    inputs, types = {"x": (1, 3), "i": (1, 3)}, {"i": TensorProto.INT32}
+    network = network_of(nodes, inputs, constants={"two": np.float64(2)}, types=types)
+    assert ops(network) == (["Mul"] if like == "x" else ["Mul", "Cast"])
+    assert network.types[network.outputs[0]] == TensorType("float32", (1, 3))
+
+
 def test_enormous_dimensions_are_refused() -> None:
     """A tensor of 2^40 elements is refused before it is allocated."""
     with pytest.raises(UnsupportedNetwork, match="limit"):
