@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Descriptor, Operand, Space
 
@@ -116,7 +116,7 @@ class Memories:
     def view(self, operand: Operand) -> Array:
         """Return the operand as an array that shares the memory; addresses need no alignment.
 
-        Raises ExecutionFault if a byte lies outside its memory, or if repeated elements make the view
+        Raises ExecutionFault if a byte lies outside its memory, BudgetExceeded if repeated elements make the view
         larger than the largest memory on the same side, on the chip or off it; on the chip, windows of a map may
         repeat more.
         """
@@ -129,7 +129,8 @@ class Memories:
             )
         if access.elements > self._most_elements[access.space]:
             what = f"a view of {access.space.name} repeats its elements to {access.elements}"
-            raise ExecutionFault(what, f"at most {self._most_elements[access.space]} are possible")
+            why = f"at most {self._most_elements[access.space]} are possible"
+            raise BudgetExceeded(what, why, "Run a smaller network, or time it without values")
         return np.ndarray(access.shape, access.dtype, memory, address, access.strides)
 
     def writable(self, operand: Operand) -> Array:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution.memory import Memories, resolve_view
 from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
 
@@ -116,8 +116,8 @@ def test_windows_repeat_more_elements_than_their_memory_has() -> None:
 
 
 def test_repetition_has_a_limit() -> None:
-    """Strides of zero cannot repeat a byte into any number of elements."""
-    with pytest.raises(ExecutionFault, match="repeats"):
+    """Strides of zero cannot repeat a byte into any number of elements; the network is too large, not the program bad."""
+    with pytest.raises(BudgetExceeded, match="repeats"):
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, (1 << 40, 1 << 40), (0, 0)), 0))
 
 
