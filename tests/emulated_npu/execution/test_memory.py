@@ -116,7 +116,7 @@ def test_windows_repeat_more_elements_than_their_memory_has() -> None:
 
 
 def test_repetition_has_a_limit() -> None:
-    """Strides of zero cannot repeat a byte into any number of elements; the network is too large, not the program bad."""
+    """Strides of zero cannot repeat a byte into any number of elements: such a run exceeds its budget."""
     with pytest.raises(BudgetExceeded, match="repeats"):
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, (1 << 40, 1 << 40), (0, 0)), 0))
 
