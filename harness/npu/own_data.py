@@ -19,6 +19,7 @@ from onnx.external_data_helper import load_external_data_for_model
 from device_agents.arrays import make
 from device_agents.emulated_npu.numpy_types import Array
 from harness.errors import CHECK_FILE, InputError, UsageError, reason_of
+from harness.files import open_plain
 from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
 from harness.network.network import PACKED, Constant
@@ -109,7 +110,8 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
 
 def _read_array(file: Path, spec: InputSpec) -> Array:
     try:
-        values = np.load(file)  # which loads no pickles
+        with open_plain(file) as opened:
+            values = np.load(opened)  # which loads no pickles
     except OSError as error:
         raise InputError(f"{file} cannot be read", why=reason_of(error), next_step=CHECK_FILE) from error
     except (ValueError, EOFError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +167,7 @@ def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> No
         (("--input", "picture=image.npy"), "no input picture"),
         (("--input", "image"), "not NAME=FILE.npy"),
         (("--input", "image=absent.npy"), "cannot be read"),
+        (("--input", "image=pipe.npy"), "not a plain file"),
         (("--input", "image=own.onnx"), "is not a .npy file"),
         (("--input", "image=wide.npy"), "float32[1, 3, 8, 9]"),
         (("--input", "image=double.npy"), "float64[1, 3, 8, 8]"),
@@ -177,6 +179,7 @@ def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> No
 def test_data_that_does_not_fit_is_refused(harness: Harness, given: tuple[str, ...], message: str) -> None:
     """Unknown inputs, other shapes and types, files that are no arrays, and machines without values are errors."""
     _save(harness.workspace)
+    os.mkfifo(harness.workspace / "pipe.npy")
     np.save(harness.workspace / "image.npy", np.zeros((1, 3, 8, 8), np.float32))
     np.save(harness.workspace / "wide.npy", np.zeros((1, 3, 8, 9), np.float32))
     np.save(harness.workspace / "double.npy", np.zeros((1, 3, 8, 8)))

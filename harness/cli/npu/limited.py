@@ -74,7 +74,7 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
     if kind == "pipe":
         raise BrokenPipeError
     if kind == "system":
-        raise OSError(found["text"])
+        raise OSError(*found["arguments"])
     if kind == "bug":
         raise RuntimeError(f"in the process with limits:\n{found['text']}")
     if kind == "error":
@@ -98,7 +98,8 @@ def _ended(command: Callable[[], None]) -> dict[str, Any]:
     except BrokenPipeError:
         return {"kind": "pipe"}
     except OSError as error:
-        return {"kind": "system", "text": shortened(str(error))[:_MAX_TEXT]}
+        text = shortened(error.strerror or str(error))[:_MAX_TEXT]
+        return {"kind": "system", "arguments": [error.errno, text] if error.errno else [text]}
     except Exception:
         return {"kind": "bug", "text": traceback.format_exc()[-_MAX_TEXT:]}
     return {"kind": "exit", "code": 0}

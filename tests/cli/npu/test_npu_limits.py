@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import signal
 import threading
@@ -64,3 +65,13 @@ def test_library_that_crashes_is_named_by_its_signal(npu: Npu, network: Path, mo
     """A crash while a file is compiled ends the process with limits alone."""
     monkeypatch.setattr("harness.npu.loading.compile_reference", lambda *_: signal.raise_signal(signal.SIGSEGV))
     npu.refuses(3, "compile", network, mentions=("SIGSEGV",))
+
+
+def test_a_full_disk_is_named_as_elsewhere(npu: Npu, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process with limits hands back which error of the system ended it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("harness.npu.loading.compile_reference", full)
+    npu.refuses(3, "compile", network, mentions=("No space left on device", "Free space on the disk"))
