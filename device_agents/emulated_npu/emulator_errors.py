@@ -14,7 +14,7 @@
     ├── InvalidProgram       the bytes are not a program: damaged, unknown opcode, jump out of the code
     └── ExecutionFault       a program did something the machine forbids, such as an access outside a memory
         ├── Deadlock         the queues wait for each other
-        └── BudgetExceeded   the program took more instructions or cycles than its budget
+        └── BudgetExceeded   the program took more instructions, cycles or elements than its budget
 """
 
 from __future__ import annotations
@@ -99,4 +99,4 @@ class Deadlock(ExecutionFault):
 
 
 class BudgetExceeded(ExecutionFault):
-    """The program took more instructions or cycles than its budget."""
+    """The program took more instructions or cycles than its budget, or a view has more elements than are computed."""
