@@ -52,7 +52,7 @@ def benchmark(
     *,
     extent: BenchmarkRuns,
     files: Results,
-    reading: Annotated[arguments.Reading, OnlyFields(("dim", "strict"))],
+    reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "strict"))],
     wait: arguments.Wait = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

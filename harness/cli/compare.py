@@ -39,7 +39,7 @@ def compare(
     *,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
-    reading: Annotated[arguments.Reading, OnlyFields(("dim", "batch", "strict"))],
+    reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_lines, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, UsageError, gravest
@@ -109,8 +109,8 @@ def profile(
     *,
     devices: arguments.DeviceChoice,
     measuring: Measuring,
-    layers: SpaceOptions,
-    reading: arguments.Reading,
+    layers: Annotated[SpaceOptions, Heading("Options for layers of a space")],
+    reading: arguments.ReadingOptions,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -168,7 +168,7 @@ def _is_space(reference: str) -> bool:
     return reference in BUILTIN_SPACES or reference.endswith(".toml")
 
 
-def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: bool) -> None:
+def _check_space(models: Sequence[str], reading: arguments.ReadingOptions, dry_run: bool) -> None:
     """Raise UsageError for options that layers of a space exclude."""
     if models or reading.dims or reading.batch or dry_run:
         why = "A space chooses its layers while measuring" if dry_run else "A space file already sets all sizes"

@@ -76,7 +76,7 @@ def validate(
     choice: arguments.TableChoice,
     extent: ValidateOptions,
     html: arguments.HtmlFile = None,
-    reading: arguments.Reading,
+    reading: arguments.ReadingOptions,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -86,7 +86,7 @@ def validate(
     known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks
     that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is 3.
 
-    Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
+    Example: harness validate --device cpu01 --naive builtin:resnet50
     """
     workspace, lut = find_workspace(directory), choice.lut
     label = choice.device or (workspace.default_device if lut is None else str(lut))

@@ -141,7 +141,7 @@ def diff(
 
     A layer has changed if it differs by more than 2 % and three standard errors (z).
 
-    Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
+    Example: harness lut diff cpu01/2026-01-01-0a1b cpu01/2026-01-02-4e5f
     """
     from harness.lut.layer_diff import compare
     from harness.lut.lut_tables import changes_table

@@ -81,7 +81,7 @@ def accept(
 
     Later reports do not count them as regressions. A further change of the same layer or network is reported again.
 
-    Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
+    Example: harness nightly accept conv1 --device npu01 --because compiler-2.1
     """
     from harness.nightly.set_history import accept_changes
 

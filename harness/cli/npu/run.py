@@ -12,7 +12,7 @@ import typer
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_line
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
@@ -45,7 +45,7 @@ def run_command(
     options: RunOptions,
     files: RunFiles,
     *,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     shown: RowOptions,
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,

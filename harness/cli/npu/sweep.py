@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import OnlyFields, spread
+from harness.cli.options.option_groups import Heading, OnlyFields, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
@@ -61,7 +61,7 @@ def sweep_command(
     machines: GridOptions,
     results: SweepResults,
     *,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     limits: Annotated[RunOptions, OnlyFields(("cycle_budget",))],
     jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel processes.")] = 1,
     dim: arguments.Dims = None,
@@ -78,7 +78,7 @@ def sweep_command(
     smaller machine's program on it, to separate effects of the compiler from those of the hardware. The limit of
     processor time (HARNESS_NPU_SECONDS) applies to each process separately.
 
-    Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
+    Example: harness npu sweep model.onnx --set nb_bytes=512K:8M:x2
     """
     from harness.npu.loading import load_model
     from harness.npu.sweep import grid, points, sweep_tables
