@@ -14,7 +14,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
-from harness.cli.terminal.progress import show_lines, show_progress, stop_on_interrupt
+from harness.cli.terminal.progress import show_jobs, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, UsageError, gravest
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import BUILTIN_SPACES, DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
@@ -226,13 +226,14 @@ def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
 
 @contextlib.contextmanager
 def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
-    """Observers of requests: a progress bar for one, plain lines for several."""
+    """Observers of requests, whose line names the command if there is one request, and the device otherwise."""
     if len(requests) == 1:
         with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only
     else:
-        lines = {one.device: show_lines(one.device, command=f"profile {one.device}") for one in requests}
-        yield lambda request: lines[request.device]
+        with show_jobs() as begin:
+            lines = {one.device: begin(one.device, f"profile {one.device}") for one in requests}
+            yield lambda request: lines[request.device]
 
 
 def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:

@@ -7,7 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from harness.nightly.night import JobForecast
-from harness.nightly.night_report import NightReport, SetComparison
+from harness.nightly.night_report import NightReport, SetComparison, by_reason
 from harness.nightly.status import NightStatus
 from harness.text import Part, Table, milliseconds, signed_percent
 
@@ -16,30 +16,37 @@ if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory
 
 _DAY_S = 86400.0
+_MOST_NAMES = 6
 
 
 def report_parts(report: NightReport) -> Iterator[Part]:
     """Yield the result of each set, table and comparison, and what needs attention."""
-    sets = [(device, row) for device in report.devices for row in device.sets]
     rows = [
-        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason) for device, row in sets
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
+        for device in report.devices
+        for row in device.sets
     ]
-    yield Table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
-    for device, row in sets:
-        if row.machine:
-            yield f"{device.device}: {row.set}: machine: {row.machine}"
+    yield Table(("device", "health", "set", "status", "on the device s", "why"), rows, left=4)
+    machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
+    for machine, names in by_reason(machines).items():
+        yield f"machine {machine}: {_several(names)}"
     for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         yield f"{device.device}  table {device.published.table or 'none'}{kept}"
     for change in report.changes:
         yield f"{change.device}: {change.summary}"
-    for one in report.not_compared:
-        yield f"{one.device}: {one.set} is not compared: {one.not_compared}"
+    for reason, names in report.not_compared_by_reason.items():
+        yield f"not compared: {_several(names)}: {reason}"
     for item in report.attention:
         where = f"{item.device}: " if item.device else ""
         yield f"needs attention: {where}{item.what}. {item.why}"
         if item.next_step:
             yield f"  next: {item.next_step}"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def forecast_fields(jobs: Sequence[JobForecast]) -> list[dict[str, Any]]:
@@ -67,7 +74,7 @@ def forecast_table(jobs: Sequence[Mapping[str, Any]], night: date) -> Table:
             one["set"],
             one["state"],
             "never" if one["nights"] is None else f"{one['nights']} nights",
-            f"{one['uncertainty']:.1%}",
+            "" if one["nights"] is None else f"{one['uncertainty']:.1%}",
             "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
             one["reason"],
         )

@@ -131,13 +131,10 @@ def _attention(items: Sequence[AttentionItem]) -> str:
 
 def _not_compared(report: NightReport) -> str:
     """Return the sets that could not be compared, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in report.not_compared:
-        by_reason.setdefault(one.not_compared, []).append(f"{plain(one.set)} on {plain(one.device)}")
     lines = []
-    for reason, names in list(by_reason.items())[:MAX_ROWS]:
+    for reason, names in list(report.not_compared_by_reason.items())[:MAX_ROWS]:
         more = f" and {len(names) - MAX_ROWS} more" if len(names) > MAX_ROWS else ""
-        lines.append(f"- {', '.join(names[:MAX_ROWS])}{more}: {plain(reason)}")
+        lines.append(f"- {', '.join(map(plain, names[:MAX_ROWS]))}{more}: {plain(reason)}")
     return "\n".join(lines)
 
 
