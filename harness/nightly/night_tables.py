@@ -29,7 +29,7 @@ def report_parts(report: NightReport) -> Iterator[Part]:
     yield Table(("device", "health", "set", "status", "on the device s", "why"), rows, left=4)
     machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
     for machine, names in by_reason(machines).items():
-        yield f"machine {machine}: {_several(names)}"
+        yield f"machine {machine} ({_several(names)})"
     for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         yield f"{device.device}  table {device.published.table or 'none'}{kept}"
@@ -101,7 +101,8 @@ def status_parts(state: NightStatus) -> Iterator[Part]:
     for device in state.devices:
         age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
         health, deferred = device.health, ", ".join(device.deferred)
-        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
+        why = "" if health.health == "good" else health.reason
+        devices.append((device.device, health.health, device.table or "none", age, deferred, why))
     if devices:
         yield Table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)
 
@@ -125,6 +126,12 @@ def accepted_table(accepted: Sequence[Acceptance]) -> Table:
     return Table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
 
 
+def _is_of(name: str, subject: str) -> bool:
+    """Return whether a subject of `SetComparison` is the network, or a view of the layer, of this name."""
+    _, _, rest = subject.partition(" ")
+    return rest == name or rest.startswith((f"{name} (", f"{name} in "))
+
+
 def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, float]) -> Table:
     """Return what a report would list of each subject with a factor, and what it can detect."""
     rows = []
@@ -132,7 +139,7 @@ def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, flo
         listed = {change.name: change for change in one.changes if change.state != "passed"}
         for name, factor in factors.items():
             change = listed.get(name)
-            sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
+            sizes = [size for subject, size in one.detectable.items() if _is_of(name, subject)]
             invented, least = signed_percent(factor - 1), signed_percent(min(sizes)) if sizes else ""
             found = ("not found", "", "")
             if change is not None:

@@ -104,10 +104,13 @@ def accept_changes(workspace: Workspace, device: str, names: Sequence[str], reas
             raise _no_night()
         night, _, report = reports[0]
         changes = list(_changes(report, device))
+        changed = [
+            name for name in dict.fromkeys(one["device"] for one in report["compared"]) if any(_changes(report, name))
+        ]
         found = [
             Acceptance(device, name_of_set, one["subject"], night, float(one["change"]), reason)
             for name in names
-            for name_of_set, one in _named(changes, name, f"on {device} in the report of {night}")
+            for name_of_set, one in _named(changes, name, f"on {device} in the report of {night}", changed)
         ]
         for one in found:
             store.accept(one)
@@ -123,11 +126,14 @@ def _changes(report: Mapping[str, Any], device: str) -> Iterator[tuple[str, Mapp
 
 
 def _named(
-    changes: Sequence[tuple[str, Mapping[str, Any]]], name: str, where: str
+    changes: Sequence[tuple[str, Mapping[str, Any]]], name: str, where: str, changed: Sequence[str]
 ) -> list[tuple[str, Mapping[str, Any]]]:
     found = [(held, one) for held, one in changes if name in (one["name"], one["subject"])]
     if not found:
         known = dict.fromkeys(str(one["name"]) for _, one in changes)
-        step = did_you_mean(name, known, "Changed are") if known else "The report lists no change of this device"
+        others = (
+            f"It lists changes of {', '.join(changed)}: name one with --device" if changed else "It lists no change"
+        )
+        step = did_you_mean(name, known, "Changed are") if known else others
         raise UsageError(f"{name[:80]} has no change {where}", next_step=step[:400])
     return found
