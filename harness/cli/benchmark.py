@@ -105,9 +105,9 @@ def benchmark(
 
 
 def _show(measured: Benchmark) -> None:
-    from harness.benchmarking.benchmark_results import HEADER, cells
+    from harness.benchmarking.benchmark_results import figures_table
 
-    print_table(HEADER, [cells(one) for one in measured.networks])
+    print_table(*figures_table(measured.networks))
     print_line(f"device: {measured.device}  clock: {', '.join(sorted({one.clock for one in measured.networks}))}")
     print_line(f"machine: {measured.machine}")
     if any(one.latency.runs < _RUNS_OF_P99 for one in measured.networks):

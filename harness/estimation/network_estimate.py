@@ -75,9 +75,10 @@ class NetworkEstimate:
 
     def _repr_html_(self) -> str:
         rows = [
-            (layer.name, layer.op, _ms(layer.latency_s), _ms(layer.stderr_s), layer.source) for layer in self.layers
+            (layer.name, layer.op, _ms(layer.latency_s), _ms(_halfwidth_s(layer)), layer.source)
+            for layer in self.layers
         ]
-        header = ("layer", "operators", "latency ms", "std. error", "source")
+        header = ("layer", "operators", "latency ms", "± 95 %, ms", "source")
         return html_table(f"{self.name}: {_ms(self.latency_s)} ms, {_interval(self)}", header, rows)
 
 
@@ -180,6 +181,10 @@ def _bar(layer: LayerEstimate) -> LatencyBar:
     latency_s, reach_s = layer.latency_s or 0.0, Z_95 * (layer.stderr_s or 0.0)
     interval_s = max(0.0, latency_s - reach_s), latency_s + reach_s
     return LatencyBar(layer.name, latency_s, interval_s, layer.source not in PREDICTED)
+
+
+def _halfwidth_s(layer: LayerEstimate) -> float | None:
+    return None if layer.stderr_s is None else Z_95 * layer.stderr_s
 
 
 def _ms(seconds: float | None) -> str:

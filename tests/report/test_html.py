@@ -120,10 +120,10 @@ def test_layers_are_sorted_by_share_of_time() -> None:
     layers = (("short", 1e-3), ("long", 3e-3))
     estimate = replace(make_estimate(layers=layers), overhead_s=1e-3, covered_latency_s=5e-3, latency_s=5e-3)
     header, *rows = _read(render(make_table(), [estimate])).tables[1]
-    assert header == ["layer", "no.", "share", "cumulative", "latency, ms", "± std. error, ms", "operator", "source"]
+    assert header == ["layer", "no.", "share", "cumulative", "latency, ms", "± 95 %, ms", "operator", "source"]
     assert [_spaced(row) for row in rows] == [
-        ["long", "2", "60.0 %", "60.0 %", "3.000", "0.030", "Conv", "measured"],
-        ["short", "1", "20.0 %", "80.0 %", "1.000", "0.010", "Conv", "measured"],
+        ["long", "2", "60.0 %", "60.0 %", "3.000", "0.059", "Conv", "measured"],
+        ["short", "1", "20.0 %", "80.0 %", "1.000", "0.020", "Conv", "measured"],
         ["overhead (a, b, c)", "", "20.0 %", "100.0 %", "1.000", "", "", "fitted"],
         ["whole network", "", "100.0 %", "", "5.000", "", "", ""],
     ]

@@ -57,6 +57,7 @@ def bars(layers: Sequence[LayerBar]) -> str:
     label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
     spans = (0.5, len(layers) + 0.5), (0.0, top)
     plot = base_figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
+    plot.xaxis.ticker.min_interval = 1
     plot.xgrid.visible = False
     for colour in dict.fromkeys(column.colour for column in columns):
         _draw(plot, [column for column in columns if column.colour == colour], top, unit)
