@@ -22,7 +22,7 @@ from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.probe.overhead_terms import transfers
-from harness.text import milliseconds
+from harness.text import microseconds, milliseconds
 from harness.workspace import AnyWorkspace
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class NetworkEstimate:
             (layer.name, layer.op, _ms(layer.latency_s), _ms(_halfwidth_s(layer)), layer.source)
             for layer in self.layers
         ]
-        header = ("layer", "operators", "latency ms", "± 95 %, ms", "source")
+        header = ("layer", "operators", "latency µs", "± 95 %", "source")
         return html_table(f"{self.name}: {_ms(self.latency_s)} ms, {_interval(self)}", header, rows)
 
 
@@ -183,8 +183,8 @@ def _bar(layer: LayerEstimate) -> LatencyBar:
     return LatencyBar(layer.name, latency_s, interval_s, layer.source not in PREDICTED)
 
 
-def _halfwidth_s(layer: LayerEstimate) -> float | None:
-    return None if layer.stderr_s is None else Z_95 * layer.stderr_s
+def _us(seconds: float | None, factor: float = 1.0) -> str:
+    return "unknown" if seconds is None else microseconds(factor * seconds)
 
 
 def _ms(seconds: float | None) -> str:
