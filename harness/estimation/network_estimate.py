@@ -75,7 +75,7 @@ class NetworkEstimate:
 
     def _repr_html_(self) -> str:
         rows = [
-            (layer.name, layer.op, _ms(layer.latency_s), _ms(_halfwidth_s(layer)), layer.source)
+            (layer.name, layer.op, _us(layer.latency_s), _us(layer.stderr_s, Z_95), layer.source)
             for layer in self.layers
         ]
         header = ("layer", "operators", "latency µs", "± 95 %", "source")
