@@ -34,7 +34,8 @@ OVERHEAD_UNITS = {
     "last_bytes": "per byte of its last part",
 }
 """What each coefficient is, in the order of the output: a, b and c before the further terms."""
-_A_B_C = {"a_s_per_byte": "input_bytes", "b_s_per_byte": "output_bytes", "c_s": "runs"}
+A_B_C = {"a_s_per_byte": "input_bytes", "b_s_per_byte": "output_bytes", "c_s": "runs"}
+"""The coefficient of each of a, b and c in JSON."""
 
 
 def overhead_json(table: Lut) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def overhead_json(table: Lut) -> dict[str, Any]:
         "plain": _summary(table.overhead_by("plain")),
         "extended": _summary(table.overhead_by("extended")),
         "least_squares": {
-            **{name: fit.least_squares.get(column, 0.0) for name, column in _A_B_C.items()},
+            **{name: fit.least_squares.get(column, 0.0) for name, column in A_B_C.items()},
             "r2": fit.least_squares_r2,
         },
         "coefficients": {name: asdict(fit.coefficients[name]) for name in OVERHEAD_UNITS},
@@ -61,12 +62,12 @@ def _summary(fit: Overhead | None) -> dict[str, Any] | None:
     if fit is None:
         return None
     facts = {name: getattr(fit, name) for name in ("r2", "condition", "scatter", "probes")}
-    further = {name: fit.coefficients[name].value for name in fit.least_squares if name not in _A_B_C.values()}
+    further = {name: fit.coefficients[name].value for name in fit.least_squares if name not in A_B_C.values()}
     return {**_a_b_c(fit), **facts, "further_terms": further}
 
 
 def _a_b_c(fit: Overhead) -> dict[str, Any]:
-    named = {name: fit.coefficients[column] for name, column in _A_B_C.items()}
+    named = {name: fit.coefficients[column] for name, column in A_B_C.items()}
     intervals = {name: [one.low, one.high] for name, one in named.items()}
     return {**{name: one.value for name, one in named.items()}, "intervals": intervals}
 
@@ -79,7 +80,7 @@ def overhead_parts(table: Lut) -> Iterator[Part]:
         return
     plain, extended = table.overhead_by("plain"), table.overhead_by("extended")
     if plain is not None:
-        rows = [_coefficient_row(name, plain.coefficients[name]) for name in _A_B_C.values()]
+        rows = [_coefficient_row(name, plain.coefficients[name]) for name in A_B_C.values()]
         yield Table(("overhead of a run, in seconds", "least squares", "95 % interval"), rows)
         yield (("fit", _quality(plain)),)
     if extended is not None:

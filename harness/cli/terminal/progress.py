@@ -116,7 +116,7 @@ def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callab
 
 
 @contextlib.contextmanager
-def _drawn(line: ProgressLine | _LineOfJobs, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
+def _drawn(line: ProgressLine | LineOfJobs, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
     """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
     from rich.console import Console
     from rich.live import Live
@@ -177,7 +177,7 @@ def show_jobs(quiet_s: float = 0.0) -> Iterator[Callable[[str, str], Observer]]:
     if not sys.stderr.isatty():
         yield lambda label, command: _PlainLines(ProgressLine(label, command), quiet_s)
         return
-    jobs = _LineOfJobs()
+    jobs = LineOfJobs()
     with _drawn(jobs):
         yield jobs.begin
 
@@ -269,15 +269,16 @@ class ProgressLine:
         return f"{about(left_s)} left, {min(_MOST_DONE, gone_s / (gone_s + left_s)):.0%}"
 
 
-class _LineOfJobs:
+class LineOfJobs:
     """Jobs side by side as one line: the one that takes longest, and how many others run."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
         self._jobs: list[ProgressLine] = []
 
     def begin(self, label: str, command: str) -> Observer:
         """Return the observer of another job."""
-        job = ProgressLine(label, command)
+        job = ProgressLine(label, command, self._clock)
         self._jobs.append(job)
 
         def observe(progress: Progress) -> None:

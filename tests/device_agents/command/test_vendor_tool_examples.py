@@ -17,7 +17,7 @@ from device_agents.backends import create
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "vendor_tools.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "vendor_tools.md"
 
 
 @pytest.fixture

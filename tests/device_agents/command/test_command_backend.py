@@ -29,7 +29,7 @@ from device_agents.messages import Sample
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 TOOL = REPOSITORY / "tests" / "stand_ins" / "stand_in_tool.py"
 WORDS = [sys.executable, "-I", "-S", str(TOOL), "--graph={model}", "--num_runs={runs}"]
 AVERAGE = r"pattern:^Timings in us: Init: [0-9.]+, Inference \(avg\): (.+)$"
