@@ -97,6 +97,7 @@ def pareto(layers: Sequence[LayerBar]) -> str:
     shares = [100 * one / reached[-1] for one in reached]
     labels = "number of layers, slowest first", "share of the time, %"
     plot = base_figure(240, labels, ("linear", "linear"), (0.0, len(known) + 0.5), (0.0, 104.0))
+    plot.xaxis.ticker.min_interval = 1
     plot.line([0, len(known)], [80, 80], line_color=TEXT, line_dash="dashed", line_alpha=0.6)
     places = list(range(1, len(known) + 1))
     said = [f"{bar.text}; together {percent(share / 100)}" for bar, share in zip(known, shares, strict=True)]
