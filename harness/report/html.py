@@ -113,13 +113,14 @@ def render(
     )
 
 
-def write_figure(path: Path, title: str, figure: str, notes: Sequence[str] = ()) -> None:
-    """Write a page with one figure of `figures` or `line_plot`, and sentences below it.
+def write_figure(path: Path, title: str, figure: str, command: str, notes: Sequence[str] = ()) -> None:
+    """Write a page with one figure of `figures` or `line_plot`, sentences below it, and the command that made it.
 
     Raises ConfigurationError if it cannot be written.
     """
     shown = [display(note, 400) for note in notes]
-    write_whole(path, page(FIGURE_TEMPLATE, title=display(title), figure=figure, notes=shown).encode("utf-8"))
+    content = page(FIGURE_TEMPLATE, title=display(title), figure=figure, notes=shown, command=command)
+    write_whole(path, content.encode("utf-8"))
 
 
 def page(template: str, **fields: Any) -> str:

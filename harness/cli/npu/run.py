@@ -78,7 +78,7 @@ def run_command(
         from harness.npu.run.run_page import roofline_plot
         from harness.report.html import write_figure
 
-        write_figure(files.roofline, *roofline_plot(run))
+        write_figure(files.roofline, *roofline_plot(run), command_line())
     if files.html is not None:
         from harness.npu.run.run_page import write_run
 

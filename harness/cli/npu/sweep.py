@@ -10,6 +10,7 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import Heading, OnlyFields, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
@@ -94,7 +95,7 @@ def sweep_command(
     if results.plot is not None:
         from harness.report.html import write_figure
 
-        write_figure(results.plot, *sweep_tables.sweep_plot(sweep))
+        write_figure(results.plot, *sweep_tables.sweep_plot(sweep), command_line())
     if json:
         print_json(**sweep_tables.json_fields(sweep))
     else:
