@@ -34,7 +34,8 @@ def report_parts(report: NightReport) -> Iterator[Part]:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         yield f"{device.device}  table {device.published.table or 'none'}{kept}"
     for change in report.changes:
-        yield f"{change.device}: {change.summary}"
+        accepted = f" (accepted: {change.accepted})" if change.accepted else ""
+        yield f"{change.device}: {change.summary}{accepted}"
     for reason, names in report.not_compared_by_reason.items():
         yield f"not compared: {_several(names)}: {reason}"
     for item in report.attention:
@@ -110,7 +111,14 @@ def status_parts(state: NightStatus) -> Iterator[Part]:
 def history_parts(histories: Sequence[SetHistory]) -> Iterator[Part]:
     """Yield the steps of all subjects, and how many there are."""
     rows = [
-        (one.device, one.set, str(subject.subject), step.night, signed_percent(step.change), ", ".join(step.causes))
+        (
+            one.device,
+            one.set,
+            str(subject.subject),
+            step.night,
+            signed_percent(step.change),
+            ", ".join(step.causes) or "unknown",
+        )
         for one in histories
         for subject in one.subjects
         for step in subject.steps
