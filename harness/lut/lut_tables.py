@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -72,8 +72,11 @@ def _a_b_c(fit: Overhead) -> dict[str, Any]:
     return {**{name: one.value for name, one in named.items()}, "intervals": intervals}
 
 
-def overhead_parts(table: Lut) -> Iterator[Part]:
-    """Yield a, b and c by least squares, then the coefficients with further terms; of other tools, what they state."""
+def overhead_parts(table: Lut, terms: Iterable[str] = OVERHEAD_UNITS) -> Iterator[Part]:
+    """Yield a, b and c by least squares, then these coefficients of the fit with further terms.
+
+    Of a table of another tool, yield what it states.
+    """
     if table.is_imported:
         fit = table.overhead
         yield f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated"
@@ -86,7 +89,7 @@ def overhead_parts(table: Lut) -> Iterator[Part]:
     if extended is not None:
         found = [
             (*_coefficient_row(name, extended.coefficients[name]), f"{extended.least_squares[name]:.3e}")
-            for name in OVERHEAD_UNITS
+            for name in terms
             if name in extended.least_squares
         ]
         yield Table(("with further terms, s", "robust", "95 % interval", "least squares"), found)
@@ -120,8 +123,8 @@ def warnings_of(table: Lut) -> Iterator[str]:
     merged = [OVERHEAD_UNITS[name] for name in fit.confounded]
     if merged and table.clock == "device" and fit.model != "plain":  # the plain model has no such terms
         yield (
-            f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"
-            " of its own memory"
+            f"Null probes cannot separate the times {', '.join(merged)} from a and b on this device: a and b include"
+            " the time of its own memory"
         )
     if table.additivity is not None and table.additivity > MISFIT:
         yield (
