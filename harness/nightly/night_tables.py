@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.nightly.night import JobForecast
 from harness.nightly.night_report import NightReport, SetComparison, by_reason
 from harness.nightly.status import NightStatus
+from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def history_parts(histories: Sequence[SetHistory]) -> Iterator[Part]:
             str(subject.subject),
             step.night,
             signed_percent(step.change),
-            ", ".join(step.causes) or "unknown",
+            ", ".join(step.causes) or UNCHANGED,
         )
         for one in histories
         for subject in one.subjects

@@ -21,6 +21,8 @@ from harness.report.page_values import (
     signed_percent,
     unit_for,
 )
+from harness.slowdowns.findings import UNCHANGED
+from harness.text import counted
 
 if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory
@@ -56,7 +58,7 @@ def _steps(sets: Sequence[SetHistory]) -> ReportTable:
             display(one.set),
             step.night,
             signed_percent(step.change),
-            display(", ".join(step.causes)) or "unknown",
+            display(", ".join(step.causes)) or UNCHANGED,
         )
         for one in sets
         for history in one.subjects
@@ -84,7 +86,7 @@ def _section(one: SetHistory) -> dict[str, object]:
         "header": ("subject", "kind", "operator", latency, "±", "last step", "since", "accepted because"),
         "rows": [_row(one, history, unit) for history in one.subjects],
         "figures": figures,
-        "more": f"The other subjects, {left}, have only their curves in the table." if left else "",
+        "more": f"{counted(left, 'more subject')}: the table has the curves." if left else "",
     }
 
 

@@ -15,6 +15,7 @@ from harness.nightly.night_report import (
     SetRow,
 )
 from harness.report.page_values import display, duration, signed_percent
+from harness.slowdowns.findings import UNCHANGED
 from harness.text import counted
 
 MAX_ROWS = 50
@@ -96,7 +97,7 @@ def _changes(changes: Sequence[Change]) -> str:
             f"**{signed_percent(one.change)}** [{signed_percent(one.interval[0])}, {signed_percent(one.interval[1])}]",
             f"{one.p_value:.1g}",
             f"{plain(one.since[:10])}{', new' if one.fresh else ''}",
-            plain(", ".join(one.causes)) or "unknown",
+            plain(", ".join(one.causes)) or UNCHANGED,
         )
         for one in changes
     ]
