@@ -60,9 +60,10 @@ def estimate(
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
-    Networks that cannot be used are listed, the others are estimated, and the exit code is 3. Many files are read in
-    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR. With
-    --space, estimate candidates of a search space instead, and show the best of them.
+    If a network cannot be used, it is listed, the others are estimated, and the exit code is 3. Many files are read in
+    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR.
+
+    With --space, the command estimates candidates of a search space instead, and shows the best.
 
     Example: harness estimate builtin:resnet50 --device cpu01 --layers
 

@@ -128,7 +128,7 @@ def profile(
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
-    Networks that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is
+    If a network cannot be used, or the device refuses it, it is listed, the others are measured, and the exit code is
     3.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx

@@ -82,8 +82,10 @@ def validate(
     """Measure whole networks and compare them with their estimates.
 
     Each network is measured in at least three processes, until the verdict on the estimate is clear or the latency is
-    known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks
-    that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is 3.
+    known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well.
+
+    If a network cannot be used, or the device refuses it, it is listed, the others are measured, and the exit code is
+    3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50
     """

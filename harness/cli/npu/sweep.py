@@ -70,14 +70,18 @@ def sweep_command(
 ) -> None:
     """Compile and time a network for many machines.
 
-    They differ in the values of parameters, in presets, or in both. The knee is the value beyond which more of a
-    parameter gains little: the point farthest below the line from the first value to the last (Kneedle), on logarithmic
-    axes if the values are spaced by a factor. A machine that cannot run the network stays in the table with the reason.
-    Sizes that belong together scale together, unless you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes
-    with nb_bytes. Machines on the Pareto front are marked: no other machine is both faster and smaller, or, with --cost
-    energy, both faster and lower in energy. If a larger machine is slower than a smaller one, the sweep also runs the
-    smaller machine's program on it, to separate effects of the compiler from those of the hardware. The limit of
-    processor time (HARNESS_NPU_SECONDS) applies to each process separately.
+    They differ in the values of parameters, in presets, or in both. Sizes that belong together scale together, unless
+    you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. A machine that cannot run the
+    network stays in the table with the reason.
+
+    The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
+    first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. Machines on the Pareto
+    front are marked: no other machine is both faster and smaller, or, with --cost energy, both faster and lower in
+    energy.
+
+    If a larger machine is slower than a smaller one, the sweep also runs the smaller machine's program on it, to
+    separate effects of the compiler from those of the hardware. The limit of processor time (HARNESS_NPU_SECONDS)
+    applies to each process separately.
 
     Example: harness npu sweep model.onnx --set nb_bytes=512K:8M:x2
     """
