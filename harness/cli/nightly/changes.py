@@ -106,10 +106,10 @@ def try_slower(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare the last night again, as if layers or networks had been slower.
+    """Show whether a night would notice a slow-down.
 
-    The command shows whether a report would list the slow-down. No device is contacted, and nothing is recorded.
-    Slowing a layer does not slow its network in the rehearsal; list both with --slow.
+    The last night is compared again, as if layers or networks had been slower. No device is contacted, and nothing is
+    recorded. Slowing a layer does not slow its network in this rehearsal; list both with --slow.
 
     Example: harness nightly try --slow conv1:1.05 --device npu01
     """
