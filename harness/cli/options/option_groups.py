@@ -55,7 +55,7 @@ def spread(command: Command) -> Command:
     parameters = []
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
-        kind = hint.__origin__ if get_origin(hint) is Annotated else hint
+        kind: Any = hint.__origin__ if get_origin(hint) is Annotated else hint
         if not dataclasses.is_dataclass(kind):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
         else:
