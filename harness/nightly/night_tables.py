@@ -30,7 +30,7 @@ def report_parts(report: NightReport) -> Iterator[Part]:
     yield Table(("device", "health", "set", "status", "on the device s", "why"), rows, left=4)
     machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
     for machine, names in by_reason(machines).items():
-        yield f"machine {machine} ({_several(names)})"
+        yield f"machine: {machine} ({_several(names)})"
     for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         yield f"{device.device}  table {device.published.table or 'none'}{kept}"
