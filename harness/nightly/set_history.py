@@ -93,16 +93,16 @@ def _no_night() -> UsageError:
 
 
 def accept_changes(workspace: Workspace, device: str, names: Sequence[str], reason: str) -> tuple[Acceptance, ...]:
-    """Accept the named changes of the newest report on a device, in every set that lists them.
+    """Accept the named changes of the newest report on a device, in every set that lists them; ignore stopped nights.
 
     A name is that of a layer, a network or the device, or the full name of a subject. Raises UsageError for a name
     without a change in the report, and records nothing then.
     """
     with FleetStore(workspace.fleet) as store:
-        reports = store.reports(1)
-        if not reports:
+        found_night = next((one for one in store.reports() if not one[2].get("stopped")), None)
+        if found_night is None:
             raise _no_night()
-        night, _, report = reports[0]
+        night, _, report = found_night
         changes = list(_changes(report, device))
         changed = [
             name for name in dict.fromkeys(one["device"] for one in report["compared"]) if any(_changes(report, name))
