@@ -51,7 +51,7 @@ class _Option:
 def spread(command: Command) -> Command:
     """Return the command with one option for each field of its dataclass parameters."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[type, list[_Option]]] = {}
+    groups: dict[str, tuple[Any, list[_Option]]] = {}
     parameters = []
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
