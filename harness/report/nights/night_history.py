@@ -53,20 +53,20 @@ def _steps(sets: Sequence[SetHistory]) -> ReportTable:
     rows = [
         (
             display(history.subject.name),
-            history.subject.kind,
+            signed_percent(step.change),
+            step.night,
             display(one.device),
             display(one.set),
-            step.night,
-            signed_percent(step.change),
+            history.subject.kind,
             display(", ".join(step.causes)) or UNCHANGED,
         )
         for one in sets
         for history in one.subjects
         for step in history.steps
     ]
-    header = ("subject", "kind", "device", "set", "since", "change", "likely cause")
-    rows.sort(key=lambda row: row[4], reverse=True)
-    return ReportTable("Steps of all sets, the newest first", header, tuple(rows), words=(0, 1, 2, 3, 4, 6))
+    rows.sort(key=lambda row: row[2], reverse=True)
+    header = ("subject", "change", "since", "device", "set", "kind", "likely cause")
+    return ReportTable("Steps of all sets, the newest first", header, tuple(rows), words=(0, 2, 3, 4, 5, 6))
 
 
 def _section(one: SetHistory) -> dict[str, object]:
