@@ -177,18 +177,3 @@ def test_a_larger_buffer_is_hardly_slower(model: bytes) -> None:
         after = cycles(model, machine=larger)
         assert after <= 1.01 * before
         before = min(before, after)
-
-
-def test_other_tiles_of_a_chain_are_compared_by_the_formula() -> None:
-    """What a smaller buffer makes of a chain is found in a larger one, although a prediction prefers smaller tiles."""
-    nodes = [
-        node("Conv", "x a", "p", pads=[1] * 4, strides=[2, 2]),
-        node("HardSwish", "p", "q"),
-        node("Conv", "q b", "r", pads=[1] * 4),
-        node("Relu", "r", "s"),
-        node("MaxPool", "s", "y", kernel_shape=[2, 2], strides=[2, 2]),
-    ]
-    constants = {"a": values((16, 3, 3, 3)), "b": values((16, 16, 3, 3), 1)}
-    model = network_of(nodes, {"x": values((1, 3, 128, 128))}, constants, ["y"]).model
-    small, large = (replace(EDGE, nb_bytes=size << 18, halo_bytes=size << 16) for size in (1, 2))
-    assert cycles(model, machine=large) <= 1.001 * cycles(model, machine=small)

@@ -62,11 +62,6 @@ class Decision:
         """The chains, in the order in which they run."""
         return self.chosen.chains
 
-    def instead(self, other: Choice) -> Decision:
-        """Return the decision for another of the ways that were considered."""
-        ways = (self.chosen, *self.others)
-        return replace(self, chosen=other, others=tuple(way for way in ways if way is not other))
-
 
 @dataclass(frozen=True)
 class ChainOutline:

@@ -55,13 +55,13 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
 
 
 def other_chains(
-    planner: Planner, decisions: Sequence[Decision], tried: Set[object]
-) -> Iterator[tuple[object, tuple[Decision, ...]]]:
-    """Yield chains of a graph in which one is joined to the next, ends elsewhere, is cut in two, or into other tiles.
+    planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
+) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
+    """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
 
-    Each comes with a key of what changes; those that are estimated to gain most come first, other tiles last. They have
-    the halo buffer of these chains. Changes that were `tried`, or are estimated to take far longer, are left out, and
-    all if the options fix chains.
+    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
+    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
+    the options fix chains.
     """
     options = planner.options
     if len(planner.graph.layers) == 1 or options.chains != "auto" or options.single_layers:
@@ -81,11 +81,6 @@ def other_chains(
     for _, place, count, ends in sorted(found):
         with contextlib.suppress(DoesNotFit):
             yield ends, (*decisions[:place], *_decisions(within, ends), *decisions[place + count :])
-    for place, decision in enumerate(decisions):
-        for other in decision.others:
-            key = decision.start, decision.end, other.label, other.cost_ps
-            if key not in tried and other.cost_ps <= _CLOSE * decision.chosen.cost_ps:
-                yield key, (*decisions[:place], decision.instead(other), *decisions[place + 1 :])
 
 
 def _halo_bytes(decisions: Sequence[Decision]) -> int:
