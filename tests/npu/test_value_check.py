@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -87,9 +88,12 @@ def test_a_network_without_a_reference_does_not_pass() -> None:
     assert caught.value.exit_code == 3
 
 
-def _compiled(nodes: list[onnx.NodeProto], output: str, tensors: list[TensorProto]) -> CompiledModel:
-    """Return a network on 32 numbers."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 32]) for name in ("x", output))
+def _compiled(
+    nodes: list[onnx.NodeProto], output: str, tensors: list[TensorProto], made: Sequence[int] = (1, 32)
+) -> CompiledModel:
+    """Return a network on 32 numbers; `made` is the shape of its output."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])
+    y = helper.make_tensor_value_info(output, TensorProto.FLOAT, made)
     graph = helper.make_graph(nodes, "g", [x], [y], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     return compile_network(network_model(load_network(model), {}), load_preset("edge"), DEFAULT)
@@ -128,6 +132,20 @@ def test_zero_points_that_two_products_share_have_a_reference() -> None:
         ]
     source = _compiled(nodes, "y1", [*tensors, numpy_helper.from_array(np.array(0.1, np.float32), "s")])
     assert value_check.check_values(source, [].append).max_rel_error < value_check.QUANTISED_TOLERANCE
+
+
+def test_networks_are_compared_as_they_are() -> None:
+    """No fusion of ONNX Runtime decides the reference: it joins a pad to the pool behind, and refuses such a pool."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["u"], "rank 3"),
+        helper.make_node("Pad", ["u", "pads"], ["a"], "pad"),
+        helper.make_node("MaxPool", ["a"], ["m"], "pool", kernel_shape=[2]),
+        helper.make_node("Squeeze", ["m", "axes"], ["y"], "rank 2"),
+    ]
+    constants = {"axes": [0], "pads": [0, 0, 9, 0, 0, 9]}
+    tensors = [numpy_helper.from_array(np.array(values), name) for name, values in constants.items()]
+    source = _compiled(nodes, "y", tensors, (1, 49))
+    assert value_check.check_values(source, [].append).max_rel_error < value_check.TOLERANCE
 
 
 def test_weights_that_are_inputs_as_well_have_a_reference() -> None:

@@ -71,7 +71,7 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
     if options.conv_algorithm == "auto" and options.given(FIXES_LAYERS):
         return graph
     choice = _AlgorithmChoice(graph, machine, options, predictions, limit)
-    plans = {layer.index: plan for layer in graph.layers if (plan := choice.plan(layer)) is not None}
+    plans = choice.plans()
     if plans and options.conv_algorithm == "auto" and len(graph.layers) > 1:
         plans = choice.in_chains(plans)
     return rewritten(graph, plans)
@@ -79,7 +79,10 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
 
 @dataclass
 class _AlgorithmChoice:
-    """Chooses layer by layer; equal layers are examined once. Kernel DFTs in the cache take room permanently."""
+    """Chooses layer by layer; equal layers are examined once.
+
+    Kernel DFTs in the cache take room permanently. So layers whose kernels save most time for each byte choose first.
+    """
 
     graph: Graph
     machine: Machine
@@ -89,20 +92,38 @@ class _AlgorithmChoice:
 
     def __post_init__(self) -> None:
         self._estimates = DftEstimates(costs_of(self.machine))
-        self._known: dict[object, DftPlan | None] = {}
+        self._known: dict[object, tuple[int, DftPlan] | None] = {}
         self._kernel_bytes = 0
 
-    def plan(self, layer: HardwareLayer) -> DftPlan | None:
-        """Return how a layer is computed by DFT; None if directly."""
-        if not is_convolution(layer) or obstacle(layer, self.graph):
-            return None
+    def plans(self) -> dict[int, DftPlan]:
+        """Return how layers are computed by DFT, by their indices; the others are computed directly."""
+        layers = [one for one in self.graph.layers if is_convolution(one) and not obstacle(one, self.graph)]
+        if self.options.conv_algorithm == "auto":
+            layers.sort(key=self._benefit, reverse=True)
+        plans: dict[int, DftPlan] = {}
+        for layer in layers:
+            found = self._found(layer)
+            if found is not None:
+                plans[layer.index] = found[1]
+                self._kernel_bytes += self._cached_bytes(layer, found[1])
+        return plans
+
+    def _found(self, layer: HardwareLayer) -> tuple[int, DftPlan] | None:
+        """Return how a layer is computed by DFT, and the time that this saves; None if directly."""
         key = _key(layer, self.graph, self.machine), self._kernel_bytes
         if key not in self._known:
-            self._known[key] = self._forced(layer) if self.options.conv_algorithm == "odd-dft" else self._best(layer)
-        plan = self._known[key]
-        if plan is not None and plan.levels.kernels:
-            self._kernel_bytes += DftSizes.of(blocks_of(layer, plan.length), self.machine).kernels
-        return plan
+            forced = self.options.conv_algorithm == "odd-dft"
+            self._known[key] = (0, self._forced(layer)) if forced else self._best(layer)
+        return self._known[key]
+
+    def _benefit(self, layer: HardwareLayer) -> float:
+        """Return what a layer's DFT saves for each byte of kernels in the cache, in logarithmic steps of `_GAIN`."""
+        saved_ps, plan = self._found(layer) or (0, None)
+        kernel_bytes = self._cached_bytes(layer, plan) if plan else 0
+        return round(math.log(saved_ps / kernel_bytes, 1 / _GAIN)) if kernel_bytes else -math.inf
+
+    def _cached_bytes(self, layer: HardwareLayer, plan: DftPlan) -> int:
+        return DftSizes.of(blocks_of(layer, plan.length), self.machine).kernels if plan.levels.kernels else 0
 
     def _forced(self, layer: HardwareLayer) -> DftPlan:
         kernel = max(layer.fixed_weights.shape[2:])
@@ -128,7 +149,7 @@ class _AlgorithmChoice:
         why = f"they take at least {least.kernels} bytes in addition to blocks of {least.blocks}, and {free} are free"
         return DoesNotFit(what, why, "Store the kernel DFTs in DDR")
 
-    def _best(self, layer: HardwareLayer) -> DftPlan | None:
+    def _best(self, layer: HardwareLayer) -> tuple[int, DftPlan] | None:
         _, channels, *kernel = layer.fixed_weights.shape
         if max(kernel) == 1 or (channels > 1 and layer.groups > MOST_GROUPS):
             return None
@@ -139,7 +160,7 @@ class _AlgorithmChoice:
         direct_ps = self.predictions.time_ps(_part(self.graph, (layer,), self.machine))
         hopeful = [one for one in candidates if self._hope(layer, one[1]) * one[0] < direct_ps]
         plans = self._planned(layer, hopeful)
-        return plans[0][1] if plans and plans[0][0] < _GAIN * direct_ps else None
+        return (direct_ps - plans[0][0], plans[0][1]) if plans and plans[0][0] < _GAIN * direct_ps else None
 
     def _hope(self, layer: HardwareLayer, plan: DftPlan) -> float:
         return _HOPE if self._estimates.fetches_once(blocks_of(layer, plan.length)) else _FAINT_HOPE

@@ -69,6 +69,16 @@ def test_a_network_is_not_slower_by_the_choice() -> None:
     assert relative_error(execute(chosen, network), network.expected) <= TOLERANCE
 
 
+def test_the_cache_holds_the_kernels_that_save_most() -> None:
+    """Where the cache has room for the kernel DFTs of one layer, it is not the first layer that gets it."""
+    nodes = [node("Conv", f"{read} {kernel}", made, pads=[1] * 4) for read, kernel, made in ("xap", "zbq")]
+    constants = {"a": values((128, 128, 3, 3), 0), "b": values((256, 256, 3, 3), 1)}
+    inputs = {"x": values((1, 128, 8, 8)), "z": values((1, 256, 4, 4))}
+    faster = replace(EDGE, llc=replace(EDGE.llc, bytes_per_s=2 * EDGE.llc.bytes_per_s))
+    compiled = compile_model(network_of(nodes, inputs, constants, ["p", "q"]).model, faster)
+    assert [one.name for one in compiled.graph.dft] == ["q"]
+
+
 @pytest.mark.parametrize(
     ("shape", "weights", "attributes", "reason"),
     [
