@@ -31,6 +31,7 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
+from harness.space.layer_network import SOURCES, Sources, network_of, own_layers
 from harness.space.planner import OVER_BUDGET, Parts, Round, explore
 from harness.space.space import LayerSpace
 from harness.space.space_profile import SpaceProfile
@@ -130,52 +131,62 @@ class DeviceRounds:
     def _cut(self, asked: Round) -> tuple[*_Cuts, dict[int, list[_Named]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.
 
-        On processors, layers without weights are visited warm: a round has many kinds of them, and their code would be
-        colder than in a network, which repeats a few. Of the others, every second network is visited warm, because an
-        unknown network may be small or large.
+        Those that the device fuses with the usual sources of their inputs get others. On processors, layers without
+        weights are visited warm: a round has many kinds of them, and their code would be colder than in a network,
+        which repeats a few. Of the others, every second network is visited warm, because an unknown network may be
+        small or large.
         """
-        from harness.space.layer_network import own_layers
+        named: dict[int, list[_Named]] = {}
+        narrowed: list[CutNetwork] = []
+        found: list[FusionRule] = []
+        waiting = list(enumerate(asked.layers))
+        for sources in SOURCES:
+            parts, cuts, rules = self._cut_accepted(waiting, asked.number, sources)
+            found += rules
+            waiting = []
+            for part, cut in zip(parts, cuts, strict=True):
+                own = own_layers(cut.layers)
+                waiting += [one for at, one in enumerate(part) if at not in own]
+                is_warm = not part[0][1].weights or (asked.number + len(narrowed)) % 2 == 0
+                for at, layers in own.items():
+                    places = [(one.key, context_of(cut.network, one)) for one in layers]
+                    named[part[at][0]] = [(*place, describe(place[0].text, place[1], warm=is_warm)) for place in places]
+                kept = tuple(layer for layers in own.values() for layer in layers)
+                if kept:
+                    narrowed.append(replace(cut, layers=kept, is_warm=is_warm))
+        return narrowed, tuple(dict.fromkeys(found)), named
 
-        numbered = list(enumerate(asked.layers))
-        parts = [
+    def _cut_accepted(self, numbered: _Part, number: int, sources: Sources) -> tuple[list[_Part], *_Cuts]:
+        """Parts of the layers that the device accepts, the network of each as the device cuts it, and the rules."""
+        parts: list[_Part] = [
             *_parts([one for one in numbered if one[1].weights]),
             *_parts([one for one in numbered if not one[1].weights]),
         ]
+        if not parts:
+            return [], [], ()
         try:
-            cuts, rules = self._cut_parts(parts, asked.number)
+            return parts, *self._cut_parts(parts, number, sources)
         except UnsupportedNetwork:
-            accepted = [one for part in parts for one in self._accepted(part, asked.number)]
-            parts = list(_parts(accepted))
-            cuts, rules = self._cut_parts(parts, asked.number) if parts else ([], ())
-        named: dict[int, list[_Named]] = {}
-        narrowed: list[CutNetwork] = []
-        for part, cut in zip(parts, cuts, strict=True):
-            own = own_layers(cut.layers)
-            is_warm = not part[0][1].weights or (asked.number + len(narrowed)) % 2 == 0
-            for at, layers in own.items():
-                found = [(one.key, context_of(cut.network, one)) for one in layers]
-                named[part[at][0]] = [(*place, describe(place[0].text, place[1], warm=is_warm)) for place in found]
-            kept = tuple(layer for layers in own.values() for layer in layers)
-            if kept:
-                narrowed.append(replace(cut, layers=kept, is_warm=is_warm))
-        return narrowed, rules, named
+            accepted = [one for part in parts for one in self._accepted(part, number, sources)]
+            parts = [*_parts(accepted)]
+            return parts, *(self._cut_parts(parts, number, sources) if parts else ([], ()))
 
-    def _cut_parts(self, parts: Sequence[_Part], number: int) -> _Cuts:
-        from harness.space.layer_network import network_of  # loads onnx
-
+    def _cut_parts(self, parts: Sequence[_Part], number: int, sources: Sources) -> _Cuts:
         networks = [
-            network_of([layer for _, layer in part], f"round {number}, part {at}") for at, part in enumerate(parts)
+            network_of([layer for _, layer in part], f"round {number}, part {at}", sources)
+            for at, part in enumerate(parts)
         ]
         return cut_as_reported(self.on.session, networks, self.on.observe, self.on.stop)
 
-    def _accepted(self, part: _Part, number: int) -> list[tuple[int, Configuration]]:
+    def _accepted(self, part: _Part, number: int, sources: Sources) -> list[tuple[int, Configuration]]:
         """The layers of a part that the device accepts, found by bisection."""
         try:
-            self._cut_parts([part], number)
+            self._cut_parts([part], number, sources)
             return list(part)
         except UnsupportedNetwork:
             half = len(part) // 2
-            return [one for side in (part[:half], part[half:]) for one in self._accepted(side, number)] if half else []
+            sides = (part[:half], part[half:]) if half else ()
+            return [one for side in sides for one in self._accepted(side, number, sources)]
 
     def _run(self, cuts: list[CutNetwork], rules: tuple[FusionRule, ...], policy: RepeatPolicy) -> Campaign:
         request, journal = self.request, self.on.journal

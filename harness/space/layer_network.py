@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from onnx import TensorProto, helper
 
@@ -37,35 +37,39 @@ _OWN = "layer"
 _ON_ROWS = (Permutation, Picking, Product, Recurrent, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
 _PARTS = {INT8: IntegerParts, ACTIVATIONS: IntegerActivationParts, WEIGHTS: IntegerWeightParts}
+Sources = Literal["usual", "apart"]
+SOURCES: tuple[Sources, ...] = ("usual", "apart")
+"""Kinds of the layers that write the inputs; see `network_of`."""
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
-def network_of(layers: Sequence[Configuration], name: str) -> Network:
+def network_of(layers: Sequence[Configuration], name: str, sources: Sources = "usual") -> Network:
     """Return a network with a separate part for each layer, which also writes its inputs and reads its result.
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. OpenVINO fuses
-    what computes elements with such a source: a slice or a pool of one pixel writes it. Neighbours of layers on
-    integers also compute on integers. Two neighbours read what only moves elements, and the source of a
-    Transpose, Reshape or Slice: some devices fuse it with its only reader, or its writer if that has no other.
+    what computes elements with such a source: if `sources` are `apart`, a slice or a pool of one pixel writes it, which
+    the emulated NPU fuses in turn. Neighbours of layers on integers also compute on integers. Two neighbours read what
+    only moves elements, and the source of a Transpose, Reshape or Slice: some devices fuse it with its only reader, or
+    its writer if that has no other.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):
         if not isinstance(layer, Quantised):
-            _add(parts, index, layer, _layer)
+            _add(parts, index, layer, _layer, sources)
         elif layer.precision in _PARTS:
-            _add(_PARTS[layer.precision].within(parts), index, layer.layer, _layer)
+            _add(_PARTS[layer.precision].within(parts), index, layer.layer, _layer, sources)
         else:
-            _add(parts, index, layer.layer, _FORMS[layer.precision])
+            _add(parts, index, layer.layer, _FORMS[layer.precision], sources)
     return parts.network(name)
 
 
-def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None:
+def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form, sources: Sources) -> None:
     """Add a layer in one form, and its neighbours."""
     own = f"{index}.{_OWN}"
     shapes = enumerate(layer.inputs)
-    sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
-    taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(sources)]
+    written = [_written(parts, f"{index}.before{number}", shape, layer, sources) for number, shape in shapes]
+    taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(written)]
     for number, result in enumerate(added(parts, own, layer, taken)):
         stored = parts.stored(f"{own}.store{number}", result)
         names = [f"{index}.after{number or ''}"]
@@ -73,7 +77,7 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
         for name in names:
             _read(parts, name, stored, layer.result, on_maps=not isinstance(layer, _ON_ROWS))
     if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
-        _read(parts, f"{index}.beside", sources[0], layer.inputs[0], on_maps=_reads_map(layer))
+        _read(parts, f"{index}.beside", written[0], layer.inputs[0], on_maps=_reads_map(layer))
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -93,13 +97,13 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
 
 
-def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer) -> str:
+def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer, sources: Sources) -> str:
     """Add a neighbour that writes a tensor, or an input of the network."""
     context = layer.context if isinstance(layer, Convolution | Pooling) else FEATURE_MAP
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
     if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
-        if isinstance(layer, Elementwise | Rowwise):
+        if sources == "apart" and isinstance(layer, Elementwise | Rowwise):
             longer = parts.input(f"{name}.input", (*shape[:-1], shape[-1] + 1))
             bounds = [
                 parts.numbers(f"{name}.{key}", (at,)) for key, at in (("from", 0), ("to", shape[-1]), ("axis", -1))
@@ -110,7 +114,7 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     source = _passed(parts, f"{name}.pass", parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane)))
     weight = parts.weight(f"{name}.weight", (channels, _NEIGHBOUR_CHANNELS, 1, 1))
     result = parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
-    if isinstance(layer, Elementwise):
+    if sources == "apart" and isinstance(layer, Elementwise):
         result = parts.node("MaxPool", f"{name}.pool", [result], kernel_shape=(1, 1))
     return parts.stored(f"{name}.store", result)
 

@@ -39,7 +39,7 @@ from harness.space.configuration import (
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Resizing, Rowwise
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.layer_network import network_of, own_layers
+from harness.space.layer_network import Sources, network_of, own_layers
 from harness.space.space import load_space
 
 EVERY_KIND: tuple[FloatLayer, ...] = (
@@ -255,13 +255,19 @@ def test_onnxruntime_runs_recurrent_layers(tmp_path: Path, monkeypatch: pytest.M
         )
 
 
-def test_openvino_executes_no_layer_together_with_a_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of a space that compute elements, rows and steps are layers of their own on OpenVINO."""
+@pytest.mark.parametrize(("backend", "sources"), [(OpenVinoBackend, "apart"), (EmulatedNpuBackend, "usual")])
+def test_devices_that_fuse_execute_no_layer_together_with_a_neighbour(
+    backend: type[OpenVinoBackend | EmulatedNpuBackend],
+    sources: Sources,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Layers of a space that compute elements, rows and steps are layers of their own with one kind of sources."""
     monkeypatch.chdir(tmp_path)
     layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Elementwise | Rowwise)]
     layers += [Elementwise("Add", 2, 1, 16, (7, 7), layout="rows"), Elementwise("Erf", 1, 1, 16, (7, 7), layout="rows")]
     layers += [Recurrent("LSTM", 9, 16, 8, 2), Recurrent("GRU", 5, 8, 16, 1)]
-    own = own_layers(_cut_as_reported(OpenVinoBackend({}), network_of(layers, "some")))
+    own = own_layers(_cut_as_reported(backend({}), network_of(layers, "some", sources)))
     assert sorted(own) == list(range(len(layers)))
 
 
@@ -291,6 +297,6 @@ def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:
 
     layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
     drawn_in = FusionRule("MaxPool(x0);Add(0,x1)", 1, 1, "test")
-    network = network_of(layers, "two")
+    network = network_of(layers, "two", "apart")
     assert list(own_layers(cut(network, DEFAULT_RULES))) == [0, 1]
     assert list(own_layers(cut(network, [drawn_in]))) == [1]

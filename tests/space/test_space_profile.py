@@ -111,6 +111,25 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(
     assert found.campaigns[0] == 1 and found.result.stopped == "count"
 
 
+@pytest.mark.parametrize("backend", ["emulated-npu", "openvino"])
+def test_layers_on_elements_are_measured_on_devices_that_fuse(tmp_path: Path, backend: str) -> None:
+    """Where a device fuses what computes elements with the usual source of its input, another source writes it."""
+    operators = ("Sigmoid", "Relu", "Gelu", "Add")
+    blocks = (f'[[layers]]\nop = "{op}"\nchannels = [16, 32]\nsize = [7, 14]\n' for op in operators)
+    path = tmp_path / "elements.toml"
+    path.write_text("".join(blocks))
+    workspace = Workspace(tmp_path / "fusing")
+    workspace.root.mkdir()
+    workspace.devices.write_text(f'[devices.some]\nbackend = "{backend}"\n')
+    device = find_device(load_inventory(workspace.devices), "some")
+    request = ProfileRequest("some", space=SpaceRequest(str(path), 12, 0.0), policy=RepeatPolicy(runs=3))
+    with open_run(device, workspace) as run:
+        found = explore_space(run, load_space(str(path)), request)
+        layers = [row.op for campaign in found.campaigns for row in run.journal.layers(campaign)]
+    assert found.result.measured == 12
+    assert {op.split("+")[0] for op in layers} >= {"Sigmoid", "Relu", "Add"}
+
+
 def test_networks_of_a_space_are_measured_where_layers_are_chained(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
