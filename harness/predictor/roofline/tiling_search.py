@@ -31,7 +31,7 @@ _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
 _SURE_SIGMAS, _LIKELY_SIGMAS, _NOTICEABLY = 2.0, 1.0, 0.0075
 """A difference of losses counts if it is more than so many standard errors, and more than fits of one tiling differ."""
-_PADDED = 0.8
+_PADDED = 0.9
 """Layers of which less than this share is on the map show whether taps beside it take time."""
 _PRODUCT_SHARES = (0.0, 0.125, 0.5, 1.0)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
@@ -82,16 +82,17 @@ def with_moved_bytes(
     windows with many taps beside the map whether those take time. A tiling starts with the answers of ONNX Runtime, but
     for that share and those taps between all devices, so that none is far off if too few layers show it. Another answer
     is taken if it is nearer to held-out ones of these layers by more than a standard error, a buffer by two: the best
-    of many may be so by chance.
+    of many may be so by chance. So is that no windows are copied, which is asked after where copies go. Of taps beside the map, any noticeable difference counts: very few layers have many.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
     questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
-        (arrays.copies, _LIKELY_SIGMAS, [{"copies_windows": False}, by_channels, in_memory, in_memory | by_channels]),
+        (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
+        (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
         (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),
         (arrays.adds_up, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),
         (wide, _SURE_SIGMAS, [{"buffer_bytes": size} for size in _BUFFERS]),
-        (work_on_map(arrays) < _PADDED, _LIKELY_SIGMAS, [{"skips_padding": share} for share in (0.0, 1.0)]),
+        (work_on_map(arrays) < _PADDED, 0.0, [{"skips_padding": share} for share in (0.0, 1.0)]),
     ]
     for judged, sigmas, answers in questions:
         if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
