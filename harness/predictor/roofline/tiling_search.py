@@ -82,7 +82,8 @@ def with_moved_bytes(
     windows with many taps beside the map whether those take time. A tiling starts with the answers of ONNX Runtime, but
     for that share and those taps between all devices, so that none is far off if too few layers show it. Another answer
     is taken if it is nearer to held-out ones of these layers by more than a standard error, a buffer by two: the best
-    of many may be so by chance. So is that no windows are copied, which is asked after where copies go. Of taps beside the map, any noticeable difference counts: very few layers have many.
+    of many may be so by chance. That no windows are copied is asked after where copies go, and needs two as well. Of
+    taps beside the map, any noticeable difference counts: very few layers have many.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
