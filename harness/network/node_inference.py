@@ -206,7 +206,8 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
     """Return whether shape inference cannot know the operator's shapes, but a run of it shows them."""
     from onnx import defs
 
-    if node.domain or not defs.has(node.op, read.opsets[""], ""):
+    # ONNX infers no shape for one element of a GatherND.
+    if node.domain or node.op == "GatherND" or not defs.has(node.op, read.opsets[""], ""):
         return True
     schema = defs.get_schema(node.op, read.opsets[""], "")
     return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]

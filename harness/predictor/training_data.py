@@ -22,7 +22,7 @@ from harness.predictor.uncertainty.intervals import Residuals
 
 FOLDS = 5
 """Parts that layers are held out in; networks stay whole."""
-LEAST_FOR_TREES = 40
+LEAST_FOR_TREES = 16
 _LEAST_LEFT = 20
 _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1

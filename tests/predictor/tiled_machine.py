@@ -16,7 +16,7 @@ from harness.predictor.features.layer_features import (
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
 UNITS, TILE, DEPTH = 12, 64, 16
-TILING = DeviceTiling(UNITS, DEPTH, 1, ((TILE, TILE, 1),))
+TILING = DeviceTiling(UNITS, DEPTH, 1, ((TILE, TILE, 1),), skips_padding=0.0, product_share=1.0)
 LAUNCH_S, TURN_S, BYTE_S = 5e-6, 4e-7, 2e-11
 _CHANNELS = (16, 20, 24, 36, 48, 64, 72, 100, 128, 160, 192, 256)
 

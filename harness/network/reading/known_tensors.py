@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -112,12 +113,22 @@ class KnownTensors:
         self.set_constant(own, constant_of(larger))
         return replace(node, inputs=(*node.inputs[:place], own, *node.inputs[place + 1 :]))
 
+    def joined(self, node: Node) -> Node:
+        """Return a Concat without constants that have no elements: they add nothing to its result."""
+        held = {name for name in node.inputs if name in self.constants and not self.constants[name].type.elements}
+        kept = [place for place, name in enumerate(node.inputs) if name not in held]
+        if not held or not kept:
+            return node
+        proto = copy.deepcopy(node.proto)
+        proto.input[:] = [node.proto.input[place] for place in kept]
+        return replace(node, inputs=tuple(node.inputs[place] for place in kept), proto=proto)
+
     def pooled(self, node: Node) -> Node:
         """Return a pool without ceil_mode, and with the padding that its windows reach, if a window is behind the map.
 
         With ceil_mode, runtimes drop a last window that starts behind the map, and ONNX's shape inference counts it.
         """
-        from onnx import NodeProto, helper
+        from onnx import helper
 
         given = {item.name: helper.get_attribute_value(item) for item in node.proto.attribute}
         kernel, kind = given.get("kernel_shape", ()), self.types.get(node.inputs[0])
@@ -137,12 +148,11 @@ class KnownTensors:
         counts_more = any(new > old for new, old in zip(found, pads, strict=True)) and given.get("count_include_pad")
         if not drops or counts_more:
             return node
-        copy = NodeProto()
-        copy.CopyFrom(node.proto)
+        proto = copy.deepcopy(node.proto)
         kept = [item for item in node.proto.attribute if item.name not in ("pads", "ceil_mode")]
-        del copy.attribute[:]
-        copy.attribute.extend([*kept, helper.make_attribute("pads", found)])
-        return replace(node, proto=copy)
+        del proto.attribute[:]
+        proto.attribute.extend([*kept, helper.make_attribute("pads", found)])
+        return replace(node, proto=proto)
 
     def cast(self, node: Node) -> Node:
         """Return a CastLike as the Cast that runtimes replace it by."""

@@ -81,6 +81,11 @@ class LayerArrays:
         return np.asarray(self.sizes["result_elements"] > 0)
 
     @property
+    def scattered_rows(self) -> Floats:
+        """Rows of the table that a scatter writes to, which counts as read twice; 0 for other layers."""
+        return np.where(["/Scatter" in path for path in self.paths], self.sizes["in_height"] / 2.0, 0.0)
+
+    @property
     def copies(self) -> Mask:
         """Whether the layer is a convolution whose windows a runtime copies before a product."""
         return np.array([unfolds(name) for name in self.operators], dtype=bool)
@@ -93,7 +98,13 @@ class LayerArrays:
     def without_copies(self) -> LayerArrays:
         """Return the layers as on a device that reads the windows of all convolutions in place."""
         moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
-        return replace(self, moved_bytes=moved_bytes, copy_macs=np.zeros(len(self)))
+        return replace(self, moved_bytes=moved_bytes)
+
+    def without_copying(self) -> LayerArrays:
+        """Return the layers as on a device whose cores copy no windows: they compute each channel of its own alone."""
+        alone = (self.groups == self.sizes["in_channels"]) & (self.groups == self.sizes["out_channels"])
+        sizes = self.sizes | {"is_channelwise": alone.astype(np.float64)}
+        return replace(self, sizes=sizes, copy_macs=np.zeros(len(self)))
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""

@@ -119,8 +119,10 @@ class LayerFeatures:
 
     @property
     def in_bytes(self) -> int:
-        """Bytes of the main input."""
-        return self.batch * self.in_channels * self.in_size[0] * self.in_size[1] * self.element_bytes
+        """Bytes of the main input, without the rows between windows, which nothing reads."""
+        skips = self.stride[0] > self.kernel[0]
+        rows = min(self.in_size[0], self.out_size[0] * self.kernel[0]) if skips else self.in_size[0]
+        return self.batch * self.in_channels * rows * self.in_size[1] * self.element_bytes
 
     @property
     def out_bytes(self) -> int:

@@ -77,12 +77,14 @@ class DeviceTiling:
     depth: products of a sum computed at a time
     channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
     tiles: output tiles of its kernels
-    skips_padding: taps outside the map take no time, see `work_on_map`
+    skips_padding: 1 if taps outside the map take no time, see `work_on_map`, 0 if they take as long as others
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
+    copies_to_memory: these copies are written to the memory of the maps, else they stay in the cache of a core
     pixels_fill_vectors: products of copied windows have an output channel in each row of a tile, pixels in its columns
     shares_work: several processors share the work of large layers, at a second start-up
+    compares_places: a scatter compares each of its updates with each row of the table, having no addressed writes
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -90,13 +92,15 @@ class DeviceTiling:
     depth: Size
     channels: Size
     tiles: Annotated[tuple[Tile, ...], Field(min_length=1)] = ALL_TILES
-    skips_padding: bool = False
-    product_share: Share = 1.0
+    skips_padding: Share = 0.5
+    product_share: Share = 0.25
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
+    copies_to_memory: bool = False
     pixels_fill_vectors: bool = True
     shares_work: bool = False
     holds_weights: bool = False
+    compares_places: bool = False
 
     @property
     def streams(self) -> bool:
@@ -106,6 +110,7 @@ class DeviceTiling:
     def described(self, arrays: LayerArrays) -> LayerArrays:
         """Return layers with the bytes that this device loads and writes."""
         found = arrays if self.copies_windows else arrays.without_copies()
+        found = found.without_copying() if self.copies_to_memory or not self.copies_windows else found
         found = found.with_products(self.product_share)
         if not self.buffer_bytes:
             return found
@@ -128,16 +133,18 @@ class DeviceTiling:
 
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, or the pixels that a fold streams, (layers,)."""
-        on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
+        on_map = work_on_map(arrays) ** self.skips_padding
         # Copied windows contain their padding.
         on_map = np.where(arrays.multiplies_windows & self.copies_windows, 1.0, on_map)
         own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
+        own = own + (arrays.scattered_rows if self.compares_places else 0.0)
         steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
         return np.where(arrays.channelwise, own / self.depth, steps * on_map)
 
     def _matrix(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
         """Return the rows and columns of each group's product, as tiles cover them."""
-        swapped = arrays.multiplies_windows & (self.pixels_fill_vectors and not self.holds_weights)
+        by_pixels = self.copies_windows and self.pixels_fill_vectors and not self.holds_weights
+        swapped = arrays.multiplies_windows & by_pixels
         return np.where(swapped, arrays.columns, arrays.rows), np.where(swapped, arrays.rows, arrays.columns)
 
     def _depth_steps(self, arrays: LayerArrays) -> Floats:

@@ -72,8 +72,8 @@ class Roofline:
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
         """Return the roofline of some layers.
 
-        Unseen names add no offset, but windows between a smaller and a larger one of their class are interpolated: what
-        limits a class with small windows may differ from what limits it with large ones.
+        Unseen names add no offset, but windows have that of the nearest ones of their class, between a smaller and a
+        larger one in shares: what limits a class with small windows may differ from what limits it with large ones.
         """
         rows = [[part for name in level for part in self._offsets(name)] for level in arrays.names]
         parts = [part for row in rows for part in row]
@@ -108,7 +108,7 @@ class Roofline:
         taps, rows = (list(column) for column in zip(*self._windows[window[0]], strict=True))
         at = bisect.bisect(taps, window[1])
         if at in (0, len(taps)):
-            return []
+            return [(rows[max(at - 1, 0)], 1.0)]
         share = (window[1] - taps[at - 1]) / (taps[at] - taps[at - 1])
         return [(rows[at - 1], 1.0 - share), (rows[at], share)]
 

@@ -142,7 +142,8 @@ def _start(
     that holds its weights are long, and only products show its rate: layers that compute each channel separately, and
     some operators, run on another unit that is far faster or slower.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
-    that began with the fastest rate would explain their time by products alone.
+    that began with the fastest rate would explain their time by products alone. One in which scatters compare places
+    would explain them by bytes.
     """
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
     products = sure & ~arrays.channelwise
@@ -160,11 +161,15 @@ def _start(
     for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
         own = index_of(arrays, name)
         table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
-    if not tiling.holds_weights:
-        return constants, table
     slower = (
         np.log(latency_s) - forward(inputs, constants, np.zeros((len(arrays), SIDES)), _USUAL_OVERLAP, NOTHING).kernel
     )
+    if tiling.compares_places:
+        paths = np.where(arrays.scattered_rows > 0.0, arrays.paths, "")
+        for name in sorted(set(paths.tolist()) - {""}):
+            table[names.index(name), _KERNEL] = np.median(slower[paths == name])
+    if not tiling.holds_weights:
+        return constants, table
     for name in sorted(set(arrays.operators)):
         least = np.quantile(slower[index_of(arrays, name)], _SLOWEST)
         table[names.index(name), _KERNEL] = np.sign(least) * max(abs(least) - _SAME_UNIT, 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
+from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling, work_on_map
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.roofline_fit import fit_roofline
 from harness.predictor.roofline.tile_refetch import times_loaded
@@ -29,9 +29,11 @@ _HELD = (8, 16, 32, 64, 128, 256)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
-_SURE_SIGMAS, _NOTICEABLY = 2.0, 0.005
+_SURE_SIGMAS, _LIKELY_SIGMAS, _NOTICEABLY = 2.0, 1.0, 0.0075
 """A difference of losses counts if it is more than so many standard errors, and more than fits of one tiling differ."""
-_PRODUCT_SHARES = (0.0, 0.125, 0.25, 0.5)
+_PADDED = 0.9
+"""Layers of which less than this share is on the map show whether taps beside it take time."""
+_PRODUCT_SHARES = (0.0, 0.125, 0.5, 1.0)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
 _FEWEST_JUDGED = 5
@@ -44,8 +46,7 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
     part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
     predicts the same. A tiling that processes one pixel at a time is taken unless tiles are better by more than two
-    standard errors, and one that holds no weights likewise. Padding is skipped unless that is as clearly worse: most
-    layers have little of it.
+    standard errors, and one that holds no weights likewise.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -65,11 +66,10 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     streamed = final.usual(final.best(_streamed()), final.best(_held()))
     best = final.usual(streamed, judge.pruned(replace(best, tiles=ALL_TILES)))
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
-    best = final.usual(replace(best, skips_padding=True), best)
     everything = np.random.default_rng(seed).permutation(len(arrays))[:_MOST_SAMPLES]
     final = _Judge(arrays, latency_s, everything, _STRICT_ITERATIONS, noise, _FINAL_FOLDS)
     best = final.usual(best, replace(best, shares_work=True))
-    return with_moved_bytes(best, arrays, latency_s, order, noise)
+    return with_moved_bytes(best, arrays, latency_s, everything, noise)
 
 
 def with_moved_bytes(
@@ -78,21 +78,27 @@ def with_moved_bytes(
     """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
     Layers that may copy their windows show whether they do and what fills the vectors of their product, wide windows on
-    large maps the buffer, transposed convolutions the share of their product. Windows are copied, pixels fill vectors,
-    all maps are loaded once and all of a product moves, as in ONNX Runtime, unless another value is nearer to held-out
-    ones of these layers by more than two standard errors.
+    large maps the buffer, transposed convolutions the share of their product, scatters whether they compare places,
+    windows with many taps beside the map whether those take time. A tiling starts with the answers of ONNX Runtime, but
+    for that share and those taps between all devices, so that none is far off if too few layers show it. Another answer
+    is taken if it is nearer to held-out ones of these layers by more than a standard error, a buffer by two: the best
+    of many may be so by chance. That no windows are copied is asked after where copies go, and needs two as well. Of
+    taps beside the map, any noticeable difference counts: very few layers have many.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
-    questions: list[tuple[Mask, list[dict[str, Any]]]] = [
-        (arrays.copies, [{"copies_windows": False}]),
-        (arrays.multiplies_windows, [{"pixels_fill_vectors": False}]),
-        (arrays.adds_up, [{"product_share": share} for share in _PRODUCT_SHARES]),
-        (wide, [{"buffer_bytes": size} for size in _BUFFERS]),
+    by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
+    questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
+        (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
+        (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
+        (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),
+        (arrays.adds_up, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),
+        (wide, _SURE_SIGMAS, [{"buffer_bytes": size} for size in _BUFFERS]),
+        (work_on_map(arrays) < _PADDED, 0.0, [{"skips_padding": share} for share in (0.0, 1.0)]),
     ]
-    for judged, answers in questions:
+    for judged, sigmas, answers in questions:
         if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
             judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, judged)
-            tiling = judge.usual(tiling, judge.best([replace(tiling, **answer) for answer in answers]))
+            tiling = judge.usual(tiling, judge.best([replace(tiling, **answer) for answer in answers]), sigmas)
     return tiling
 
 
@@ -137,10 +143,10 @@ class _Judge:
         """Return the candidate with the lowest mean loss."""
         return min(candidates, key=lambda one: float(self._losses(one).mean()))
 
-    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is noticeably less, by more than two standard errors."""
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling, sigmas: float = _SURE_SIGMAS) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is noticeably less, by more than so many standard errors."""
         less = self._losses(tiling) - self._losses(other)
-        return tiling if less.mean() <= max(_NOTICEABLY, _SURE_SIGMAS * less.std() / np.sqrt(less.size)) else other
+        return tiling if less.mean() <= max(_NOTICEABLY, sigmas * less.std() / np.sqrt(less.size)) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""

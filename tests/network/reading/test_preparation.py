@@ -77,6 +77,21 @@ def test_shape_subgraphs_fold() -> None:
     assert target.tolist() == [2, -1]
 
 
+def test_empty_constants_join_nothing() -> None:
+    """A Concat with a constant without elements is that of its other inputs."""
+    constants = {"none": np.zeros((0, 4), np.float32)}
+    network = network_of([node("Concat", "x none z", "y", axis=0)], {"x": (2, 4), "z": (3, 4)}, constants=constants)
+    assert [each.inputs for each in network.nodes] == [("x", "z")]
+    assert network.types["y"] == TensorType("float32", (5, 4))
+
+
+@pytest.mark.parametrize("index", [[1, 2], [0, 0]])
+def test_one_picked_element_has_no_axes(index: list[int]) -> None:
+    """A GatherND by one whole index returns a scalar."""
+    network = network_of([node("GatherND", "x at", "y")], {"x": (2, 4)}, constants={"at": np.array(index)})
+    assert network.types["y"] == TensorType("float32", ())
+
+
 @pytest.mark.parametrize(("start", "end", "wanted"), [(0, None, [2, 3, 4]), (1, None, [3, 4]), (-2, -1, [3])])
 def test_parts_of_shapes_fold(start: int, end: int | None, wanted: list[int]) -> None:
     """Shape with start and end, and Size, have the values that ONNX defines."""

@@ -126,13 +126,13 @@ def of_signal(inputs: int, outputs: int, edge: int, taps: int) -> LayerFeatures:
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_whether_windows_are_copied_is_found(copies: bool) -> None:
-    """Convolutions of one axis show whether a machine copies their windows or reads them in place."""
+    """Convolutions of one axis show whether a machine copies their windows to memory or reads them in place."""
     draw = np.random.default_rng(7)
     sizes = np.column_stack([draw.integers(4, 64, 40), draw.integers(100, 4000, 40), draw.choice([1, 3, 9, 16], 40)])
     of_one_axis = [of_signal(channels, 16, edge, taps) for channels, edge, taps in sizes.tolist()]
     layers = [*tiled_machine.random_layers(60, seed=1), *of_one_axis]
     arrays = layer_arrays(layers)
-    machine = replace(EXACT, copies_windows=copies)
+    machine = replace(EXACT, copies_windows=copies, copies_to_memory=copies)
     moved = machine.described(arrays).moved_bytes
     latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
     assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
@@ -173,6 +173,30 @@ def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
     moved = machine.described(arrays).moved_bytes
     latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
     assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
+
+
+@pytest.mark.parametrize("skips", [0.0, 1.0])
+def test_whether_taps_beside_a_map_take_time_is_found(skips: float) -> None:
+    """A dozen depthwise windows wider than their maps show it; without any, the tiling stays between both."""
+    usual = DeviceTiling(1, 16, 1, ((1, 32, 1),))
+    sizes = np.random.default_rng(3).integers((16, 7, 4), (200, 14, 15), (12, 3)).tolist()
+    wide = [
+        convolution(
+            batch=1,
+            in_channels=channels,
+            out_channels=channels,
+            groups=channels,
+            size=(edge, edge),
+            kernel=(2 * reach + 1,) * 2,
+            padding=(reach, reach),
+        )
+        for channels, edge, reach in sizes
+    ]
+    products = [matrix_product(rows=rows, depth=64, columns=96) for rows in range(20, 400, 10)]
+    machine, arrays = replace(usual, skips_padding=skips), layer_arrays([*products, *wide])
+    latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays).turns[0]
+    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(arrays))) == machine
+    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(products))) == usual
 
 
 def test_padded_work_by_hand() -> None:
