@@ -141,8 +141,10 @@ class LayerFeatures:
         if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
             return 0
         height, width = self.kernel
-        if multiplies_windows(self.operator):
-            return (self.rows * self.taps * self.in_channels + self.groups * _START) * self.element_bytes
+        if multiplies_windows(self.operator):  # a line of a map is copied at once, for each tap
+            lines = 0 if code_of(self.operator).endswith(_OTHER_AXES) else self.batch * self.out_size[0]
+            copied = (self.rows + _JUMP * lines) * self.taps * self.in_channels
+            return (copied + self.groups * _START) * self.element_bytes
         return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
 
     @property
