@@ -34,6 +34,9 @@ _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _MACS, _MACS_3D = 8, 20
 """Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
+_ADDED = {"-1d": 24, "-3d": 75}
+_ADDED_2D = 15
+"""Those in the time in which it adds an element of a product to the result of a transposed convolution."""
 _OTHER_AXES = ("-1d", "-3d")
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
@@ -151,8 +154,11 @@ class LayerFeatures:
     def copy_macs(self) -> int:
         """Multiply-adds that a core does while it copies the windows of a product of each group, see `unfolded_bytes`.
 
-        They stay in its cache. Along three axes, each element has a place of its own to compute.
+        They stay in its cache. Along three axes, each element has a place of its own to compute. A transposed
+        convolution adds up its product instead.
         """
+        if self.result_elements:
+            return _ADDED.get(code_of(self.operator)[-3:], _ADDED_2D) * self.rows * self.out_channels
         if not multiplies_windows(self.operator):
             return 0
         each = _MACS_3D if code_of(self.operator).endswith("-3d") else _MACS
