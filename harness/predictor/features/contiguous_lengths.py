@@ -59,8 +59,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return math.prod(read[2:])
     if operator.op in _ALONG_ROWS:
         return read[-1]
-    if operator.op == "Expand":  # one element that is repeated is written as fast as a row
-        return (layer.outputs[0].shape or read)[-1]
+    if operator.op == "Expand":
+        return _expanded(read, layer.outputs[0].shape or read)
     if operator.op.startswith("Reduce"):
         return _reduced(operator, read)
     if operator.op in _COMBINING:
@@ -116,6 +116,13 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
     if not index or not operator.op.endswith("ND"):
         return 1
     return math.prod(read[operator.number("batch_dims", 0) + index[-1] :])
+
+
+def _expanded(read: Shape, written: Shape) -> int:
+    """Return the elements that are written for each row of a tensor that is repeated along its last repeated axis."""
+    whole = (1,) * (len(written) - len(read)) + read
+    repeated = [axis for axis, sizes in enumerate(zip(whole, written, strict=False)) if sizes[0] != sizes[1]]
+    return math.prod(written) // math.prod(whole[: max(repeated, default=0)])
 
 
 def _reduced(operator: KeyOperator, read: Shape) -> int:

@@ -8,6 +8,7 @@ layers that share only its beginning run similar code.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,26 +173,35 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         return None
     columns = columns_of(operator, right.shape)
     depth = right.shape[-2] * right.shape[-1] // columns
-    rows = math.prod(left.shape) // depth
-    batch = math.prod(right.shape[:-2])
-    if rows % batch:
-        return None
-    elements = math.prod(right.shape)
+    batch, read = _products(left.shape, right.shape)
+    rows = math.prod(read) // depth
+    elements, results = math.prod(right.shape), batch * rows * columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
-    operands = 0 if right.constant else -(-elements // (rows * columns))
+    operands = 0 if right.constant else -(-elements // results)
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
-        in_size=(rows // batch, 1),
-        out_size=(rows // batch, 1),
+        in_size=(rows, 1),
+        out_size=(rows, 1),
         groups=batch,
         weight_elements=elements if right.constant else 0,
-        extra_operands=operands + _extra_operands(layer, place, rows * columns),
+        extra_operands=operands + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
+
+
+def _products(left: Shape, right: Shape) -> tuple[int, Shape]:
+    """Return how many products of matrices a MatMul computes, and the shape of the left one of each.
+
+    All matrices on the left are one if they have the same right side.
+    """
+    if math.prod(right[:-2]) == 1:
+        return 1, left
+    sizes = itertools.zip_longest(reversed(left[:-2]), reversed(right[:-2]), fillvalue=1)
+    return math.prod(map(max, sizes)), left[-2:]
 
 
 def _recurrent(operator: KeyOperator) -> LayerFeatures | None:
