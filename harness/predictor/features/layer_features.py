@@ -37,7 +37,10 @@ _MACS, _MACS_3D = 8, 20
 _ADDED = {"-1d": 24, "-3d": 75}
 _ADDED_2D = 15
 """Those in the time in which it adds an element of a product to the result of a transposed convolution."""
+_EACH = 8192
+"""Those in the time in which one of many products starts."""
 _OTHER_AXES = ("-1d", "-3d")
+_PRODUCT = "mac/product/"
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
 
@@ -152,11 +155,13 @@ class LayerFeatures:
 
     @property
     def copy_macs(self) -> int:
-        """Multiply-adds that a core does while it copies the windows of a product of each group, see `unfolded_bytes`.
+        """Multiply-adds that a core does while it copies the windows of a product of each group, or starts the product.
 
-        They stay in its cache. Along three axes, each element has a place of its own to compute. A transposed
-        convolution adds up its product instead.
+        Windows, see `unfolded_bytes`, stay in its cache. Along three axes, each element has a place of its own to
+        compute. A transposed convolution adds up its product instead.
         """
+        if self.operator.startswith(_PRODUCT):
+            return _EACH * self.groups if self.groups > 1 else 0
         if self.result_elements:
             return _ADDED.get(code_of(self.operator)[-3:], _ADDED_2D) * self.rows * self.out_channels
         if not multiplies_windows(self.operator):

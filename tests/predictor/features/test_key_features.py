@@ -111,7 +111,9 @@ def test_products_repeat_matrices_as_numpy_does(left: str, right: str, products:
     assert (found.groups, found.rows, found.macs) == (products, rows, products * rows * 64 * 10)
 
 
-@pytest.mark.parametrize(("read", "written", "run"), [("64,1", "64,12", 12), ("64,1,8", "64,12,8", 96), ("1", "9,4", 36)])
+@pytest.mark.parametrize(
+    ("read", "written", "run"), [("64,1", "64,12", 12), ("64,1,8", "64,12,8", 96), ("1", "9,4", 36)]
+)
 def test_what_is_repeated_is_written_at_once(read: str, written: str, run: int) -> None:
     """An Expand starts again for each row of what it repeats."""
     sizes = f"c:int64[2]={written}"
@@ -131,6 +133,13 @@ def test_normalised_rows_have_their_length() -> None:
     """A normalisation jumps after each row."""
     read, weights = "x0:float32[1,9,32]", "c:float32[32],c:float32[32]"
     assert described(f"k1|{read}|LayerNormalization(x0,{weights}){{axis=2}}|->t0:{read[3:]}").run == 32
+
+
+@pytest.mark.parametrize(("op", "axis", "rows", "length"), [("Softmax", 2, 40, 9), ("Softmax-12", 1, 2, 180)])
+def test_a_softmax_has_rows_of_its_axis(op: str, axis: int, rows: int, length: int) -> None:
+    """A Softmax along any axis combines as many values as this axis has, or all axes from it in earlier versions."""
+    found = described(f"k1|x0:float32[2,4,9,5]|{op}(x0){{axis={axis}}}|->t0:float32[2,4,9,5]")
+    assert (found.rows, found.out_channels, found.run) == (rows, length, length)
 
 
 @pytest.mark.parametrize("shape", ["1,8,36", "1,8,6,6"])
@@ -304,7 +313,7 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/rows/Concat",
             2 * 72,
         ),
-        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/rows/Select", 2 * 8),
+        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/picked/Select", 2 * 8),
         ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/picked/Gather", 2 * 24),
         (
             "x0:float32[9,3,8]|GatherND(x0,c:int64[5,2]){batch_dims=0}|->t0:float32[5,8]",
