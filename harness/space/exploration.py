@@ -15,7 +15,6 @@ from harness.lut.campaign_source import read_campaign
 from harness.lut.learning import LEAST_S
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes
-from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
@@ -190,7 +189,7 @@ class DeviceRounds:
         on = replace(self.on, observe=among_several(self.on.observe, "measuring a round of layers"))
         CampaignRun(on, campaign, plan, policy, self.excluded).run()
         self.campaigns.append(campaign.id)
-        self.device_s += sum(map(device_s, journal.samples(campaign.id).values()))
+        self.device_s += journal.spent_s(campaign.id)
         if not journal.campaign(campaign.id).complete:
             why = f"{self.device_s:.1f} s on the device were not enough for round {len(self.campaigns)}"
             step = "Run the same command with a larger --budget; it continues from here"

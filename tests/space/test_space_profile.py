@@ -16,6 +16,7 @@ from harness import Workspace, build_lut
 from harness.cli.app import main
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, Interrupted
+from harness.measure.device_requests import device_s
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
@@ -162,7 +163,7 @@ def test_layers_are_complete_if_the_budget_is_too_small_for_the_networks(tmp_pat
 def test_the_command_measures_a_space(
     bench: Bench, space: str, option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A space is measured, with a count of one round, and the JSON reports it; it may stand in place of a network."""
+    """A space, which may stand in place of a network, is measured; its device time includes untimed runs."""
     words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), *option, space]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--count", "24", "--runs", "3", "--json"])
@@ -170,7 +171,10 @@ def test_the_command_measures_a_space(
     printed = json.loads(capsys.readouterr().out)
     assert printed["result"]["measured"] == 24 and printed["result"]["stopped"] == "count"
     with Journal(bench.workspace.journal) as journal:
-        assert len(journal.layers(printed["campaigns"][0])) == 24
+        number = printed["campaigns"][0]
+        assert len(journal.layers(number)) == 24
+        timed_s = sum(map(device_s, journal.samples(number).values()))
+        assert timed_s < printed["device_seconds"] == pytest.approx(journal.spent_s(number))
 
 
 @pytest.mark.parametrize("command", ["estimate", "validate", "benchmark", "profile"])
