@@ -33,11 +33,11 @@ _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNorma
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
 SELECT = "Select"
-"""The name of a Gather with one index: it copies a part of its input, each row of it by itself."""
+"""The name of a Gather with one index: it copies a part of its input, as a Slice does."""
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
-    "picked": PICKING | {SELECT},
+    "picked": PICKING,
     "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})

@@ -313,7 +313,7 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
             "move/copy/rows/Concat",
             2 * 72,
         ),
-        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/picked/Select", 2 * 8),
+        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/rows/Select", 2 * 8),
         ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/picked/Gather", 2 * 24),
         (
             "x0:float32[9,3,8]|GatherND(x0,c:int64[5,2]){batch_dims=0}|->t0:float32[5,8]",
