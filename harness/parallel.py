@@ -14,6 +14,7 @@ from harness.errors import HarnessError, UnsupportedNetwork
 
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.5
+_WAIT_S = 0.1
 
 _work: Callable[[int], Any] | None = None
 """What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
@@ -63,13 +64,17 @@ def results(
         yield from map(work, range(count))
         return
     import multiprocessing  # with what follows, a tenth of the start of a command
-    from concurrent.futures import ProcessPoolExecutor
+    from collections import deque
+    from concurrent.futures import ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
 
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(work, os.getpid()))
     try:
-        yield from pool.map(_one, range(count))
+        running = deque(pool.submit(_one, number) for number in range(count))
+        while running:
+            if wait([running[0]], _WAIT_S).done:  # Ctrl-C may have no effect before a wait ends
+                yield running.popleft().result()
     except BrokenProcessPool as broken:
         why = "It may have taken more memory or processor time than a process may"
         raise error("One of several processes ended early", why=why, next_step=next_step) from broken

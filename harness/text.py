@@ -94,8 +94,8 @@ def microseconds(seconds: float) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """Return a signed percentage."""
-    return f"{fraction:+.1%}"
+    """Return a signed percentage; zero has no minus."""
+    return f"{fraction:+.1%}".replace("-0.0%", "+0.0%")
 
 
 def interval_ms(bounds: tuple[float, float]) -> str:

@@ -154,11 +154,13 @@ class Benchmark:
         return BarPlot(f"{self.device}: median latency, whiskers to the 99th percentile", tuple(bars))
 
     def _repr_html_(self) -> str:
-        rows = [*(cells(one) for one in self.networks), (f"machine: {self.machine}", *[""] * (len(HEADER) - 1))]
-        return html_table(f"Benchmark on {self.device}", HEADER, rows)
+        header, rows = figures_table(self.networks)
+        rows.append((f"machine: {self.machine}", *[""] * (len(header) - 1)))
+        return html_table(f"Benchmark on {self.device}", header, rows)
 
 
-HEADER = (
+_ABSENT = "–"
+_HEADER = (
     "network",
     "p50 ms",
     "p90 ms",
@@ -172,16 +174,23 @@ HEADER = (
 )
 
 
-def cells(one: BenchmarkedNetwork) -> tuple[str, ...]:
-    """Return the texts of a row below HEADER; a dash marks a figure that the device does not report."""
+def _cells(one: BenchmarkedNetwork) -> tuple[str, ...]:
     latency = one.latency
     return (
         one.label,
         *(milliseconds(value) for value in (latency.p50_s, latency.p90_s, latency.p99_s)),
         f"{one.throughput_per_s:,.1f}",
-        "–" if one.rows_per_s is None else f"{one.rows_per_s:,.1f}",
-        "–" if one.compile_s is None else milliseconds(one.compile_s),
-        "–" if one.first_run_s is None else milliseconds(one.first_run_s),
-        "–" if one.peak_bytes is None else byte_size(one.peak_bytes),
-        "–" if one.energy_j is None else f"{1e3 * one.energy_j:.3g}",
+        _ABSENT if one.rows_per_s is None else f"{one.rows_per_s:,.1f}",
+        _ABSENT if one.compile_s is None else milliseconds(one.compile_s),
+        _ABSENT if one.first_run_s is None else milliseconds(one.first_run_s),
+        _ABSENT if one.peak_bytes is None else byte_size(one.peak_bytes),
+        _ABSENT if one.energy_j is None else f"{1e3 * one.energy_j:.3g}",
     )
+
+
+def figures_table(networks: Sequence[BenchmarkedNetwork]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and a row for each network; a figure that no network has gets no column."""
+    rows = [_cells(one) for one in networks]
+    kept = [any(row[at] != _ABSENT for row in rows) for at in range(len(_HEADER))]
+    header, *shown = (tuple(itertools.compress(row, kept)) for row in (_HEADER, *rows))
+    return header, shown

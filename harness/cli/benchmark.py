@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
+from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_line, print_table, write_csv
@@ -52,7 +53,7 @@ def benchmark(
     *,
     extent: BenchmarkRuns,
     files: Results,
-    reading: Annotated[arguments.Reading, OnlyFields(("dim", "strict"))],
+    reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "strict"))],
     wait: arguments.Wait = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -93,7 +94,8 @@ def benchmark(
         from harness.report.benchmark_plot import benchmark_plot
         from harness.report.html import write_figure
 
-        write_figure(files.html, *benchmark_plot(measured), notes=[f"The machine during the runs: {measured.machine}."])
+        notes = [f"Machine during the runs: {measured.machine}."]
+        write_figure(files.html, *benchmark_plot(measured), command_line(), notes)
     if json:
         refused = [asdict(one) for one in measured.refused_networks]
         networks = [{**one.figures, "machine": asdict(one.machine)} for one in measured.networks]
@@ -105,9 +107,9 @@ def benchmark(
 
 
 def _show(measured: Benchmark) -> None:
-    from harness.benchmarking.benchmark_results import HEADER, cells
+    from harness.benchmarking.benchmark_results import figures_table
 
-    print_table(HEADER, [cells(one) for one in measured.networks])
+    print_table(*figures_table(measured.networks))
     print_line(f"device: {measured.device}  clock: {', '.join(sorted({one.clock for one in measured.networks}))}")
     print_line(f"machine: {measured.machine}")
     if any(one.latency.runs < _RUNS_OF_P99 for one in measured.networks):

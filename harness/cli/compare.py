@@ -39,7 +39,7 @@ def compare(
     *,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
-    reading: Annotated[arguments.Reading, OnlyFields(("dim", "batch", "strict"))],
+    reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -155,7 +155,10 @@ def _show(compared: TableComparison, top: int, wide: bool) -> None:
         print()
         _show_layers(compared, top, wide)
     wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
-    common = f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
+    common = (
+        f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
+        " (by more than 2 % and three standard errors)"
+    )
     alone = f"only in A: {compared.only_a}, only in B: {compared.only_b}"
     print_line(f"{common if compared.layers else 'no common layers'}; {alone}")
 
@@ -165,9 +168,12 @@ def _show_layers(compared: TableComparison, top: int, wide: bool) -> None:
     for one in compared.layers[: top or None]:
         places = (one.key, one.context) if wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
-        rows.append((one.op, *places, *times))
+        rows.append((one.example, one.op, *places, *times))
     places = ("key", "context") if wide else ()
-    print_table(("layer", *places, "A µs", "B µs", "B / A", "faster"), rows, left=1 + len(places))
+    header, left = ("layer", "operators", *places, "A µs", "B µs", "B / A", "faster"), 2 + len(places)
+    if not any(row[0] for row in rows):
+        header, rows, left = header[1:], [row[1:] for row in rows], left - 1
+    print_table(header, rows, left=left)
     if len(rows) < len(compared.layers):
         print_line(f"and {counted(len(compared.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
 

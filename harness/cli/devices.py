@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from harness.cli.terminal.output import print_json, print_line, print_table
 from harness.errors import DeviceUnreachable
 from harness.text import interval_ms
 from harness.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from harness.device.diagnose import Check
 
 app = arguments.command_group("List, show, check and mark devices.")
 
@@ -71,7 +74,17 @@ def show(name: Name, directory: arguments.WorkspaceFolder = None, json: argument
         print_json(**facts)
         return
     for key, value in facts.items():
-        print_line(f"{key}: {value}")
+        if value not in (None, [], {}):
+            print_line(f"{key}: {_setting(value)}")
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as devices.toml has it, without quotes."""
+    if isinstance(value, dict):
+        return "  ".join(f"{key} = {_setting(one)}" for key, one in value.items() if one is not None)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @app.command()
@@ -104,15 +117,19 @@ def check(
         }
         print_json(devices=[{"name": device, "checks": checks} for device, checks in listed.items()])
     else:
-        words = {True: "ok", False: "FAILS", None: "check"}
         for device, checks in found.items():
-            print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
+            print_table((device, "", "found"), [(one.name, _word(one), one.found) for one in checks], left=3)
             for one in checks:
                 if one.remedy:
                     print_line(one.remedy, f"  to correct {one.name}: ")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used", next_step="See the lines marked FAILS")
+
+
+def _word(check: Check) -> str:
+    """Return what a check found in a word; a dash if there is nothing to correct."""
+    return "ok" if check.ok else "FAILS" if check.ok is False else "check" if check.remedy else "–"
 
 
 @app.command()

@@ -13,7 +13,7 @@ import typer
 from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_words
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table, write_csv
@@ -53,20 +53,21 @@ def estimate(
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
     files: OutputFiles,
-    candidates: SpaceOptions,
-    reading: arguments.Reading,
+    candidates: Annotated[SpaceOptions, Heading("Options with --space")],
+    reading: arguments.ReadingOptions,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
-    Networks that cannot be used are listed, the others are estimated, and the exit code is 3. Many files are read in
-    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR. With
-    --space, estimate candidates of a search space instead, and show the best of them.
+    If a network cannot be used, it is listed, the others are estimated, and the exit code is 3. Many files are read in
+    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR.
 
-    Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
+    With --space, the command estimates candidates of a search space instead, and shows the best.
 
-    Example: harness estimate --space super.onnx --candidates random:1000000 --under 5ms -o best.npy
+    Example: harness estimate builtin:resnet50 --device cpu01 --layers
+
+    Example: harness estimate --space super.onnx --candidates random:1000000
     """
     if candidates.space is not None:
         if models or layers or view != LayerView() or allow_partial or files != OutputFiles():
@@ -245,7 +246,7 @@ def _raise_for(estimates: NetworkEstimates, uncovered: CoverageError | None) -> 
         raise uncovered
 
 
-def _covering(estimates: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
+def _covering(estimates: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.ReadingOptions) -> str:
     """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import is_published, published_lut

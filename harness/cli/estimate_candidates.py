@@ -64,7 +64,7 @@ class SpaceOptions:
 def estimate_candidates(
     options: SpaceOptions,
     choice: arguments.TableChoice,
-    reading: arguments.Reading,
+    reading: arguments.ReadingOptions,
     workspace: Workspace,
     *,
     json: bool,

@@ -9,6 +9,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.terminal.output import note, print_json, print_line
 from harness.errors import JournalError
+from harness.text import counted
 from harness.workspace import find_workspace
 
 app = arguments.command_group("Check the journal of samples.")
@@ -29,7 +30,7 @@ def check(
 ) -> None:
     """Verify every campaign of the workspace against its digest.
 
-    Each campaign is reported as intact or altered.
+    Altered campaigns are listed, intact ones counted.
 
     Example: harness journal check
     """
@@ -47,10 +48,9 @@ def check(
     if json:
         print_json(campaigns=[{"campaign": number, "state": verdict} for number, verdict in verdicts.items()])
     else:
-        for number, verdict in verdicts.items():
-            print_line(f"campaign {number}  {verdict}")
-        if not verdicts:
-            note(f"{path} holds no campaigns")
+        for number in found:
+            print_line(f"campaign {number}  altered")
+        print_line(f"{counted(len(verdicts) - len(found), 'campaign')} intact, {len(found)} altered")
     if found and not exclude:
         raise altered(path, found)
     if found:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json, print_line, print_table
-from harness.cli.terminal.progress import show_lines, show_progress, stop_on_interrupt
+from harness.cli.terminal.progress import show_jobs, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, UsageError, gravest
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import BUILTIN_SPACES, DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
@@ -109,8 +109,8 @@ def profile(
     *,
     devices: arguments.DeviceChoice,
     measuring: Measuring,
-    layers: SpaceOptions,
-    reading: arguments.Reading,
+    layers: Annotated[SpaceOptions, Heading("Options for layers of a space")],
+    reading: arguments.ReadingOptions,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -128,7 +128,7 @@ def profile(
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
-    Networks that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is
+    If a network cannot be used, or the device refuses it, it is listed, the others are measured, and the exit code is
     3.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
@@ -168,7 +168,7 @@ def _is_space(reference: str) -> bool:
     return reference in BUILTIN_SPACES or reference.endswith(".toml")
 
 
-def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: bool) -> None:
+def _check_space(models: Sequence[str], reading: arguments.ReadingOptions, dry_run: bool) -> None:
     """Raise UsageError for options that layers of a space exclude."""
     if models or reading.dims or reading.batch or dry_run:
         why = "A space chooses its layers while measuring" if dry_run else "A space file already sets all sizes"
@@ -226,13 +226,14 @@ def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
 
 @contextlib.contextmanager
 def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
-    """Observers of requests: a progress bar for one, plain lines for several."""
+    """Observers of requests, whose line names the command if there is one request, and the device otherwise."""
     if len(requests) == 1:
         with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only
     else:
-        lines = {one.device: show_lines(one.device, command=f"profile {one.device}") for one in requests}
-        yield lambda request: lines[request.device]
+        with show_jobs() as begin:
+            lines = {one.device: begin(one.device, f"profile {one.device}") for one in requests}
+            yield lambda request: lines[request.device]
 
 
 def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:

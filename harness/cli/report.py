@@ -30,7 +30,7 @@ def report(
     *,
     choice: arguments.TableChoice,
     html: arguments.HtmlFile = None,
-    reading: arguments.Reading,
+    reading: arguments.ReadingOptions,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ def trace(
     output: Annotated[Path, file_option("--output", "-o", help="Write the trace to this file.")],
     device: arguments.DeviceNames = None,
     *,
-    reading: Annotated[arguments.Reading, OnlyFields(("dim", "batch", "threads"))],
+    reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "batch", "threads"))],
     wait: arguments.Wait = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -34,7 +34,7 @@ def trace(
     own profile, the emulated NPU its exact times. A selected layer shows its estimate and its entry. Open the file in
     https://ui.perfetto.dev.
 
-    Example: harness trace builtin:squeezenet --device cpu01,npu01 -o squeezenet.trace.json
+    Example: harness trace model.onnx --device cpu01,npu01 -o trace.json
     """
     from json import dumps
 

@@ -35,7 +35,6 @@ _STOPPED: dict[Stop, str] = {
     "target": "the latency is known to within the target",
     "most processes": "--processes allows no more",
 }
-_OVERHEAD = {"a_s_per_byte": "a, s per input byte", "b_s_per_byte": "b, s per output byte", "c_s": "c, s per run"}
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
@@ -76,17 +75,19 @@ def validate(
     choice: arguments.TableChoice,
     extent: ValidateOptions,
     html: arguments.HtmlFile = None,
-    reading: arguments.Reading,
+    reading: arguments.ReadingOptions,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Measure whole networks and compare them with their estimates.
 
     Each network is measured in at least three processes, until the verdict on the estimate is clear or the latency is
-    known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks
-    that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is 3.
+    known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well.
 
-    Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
+    If a network cannot be used, or the device refuses it, it is listed, the others are measured, and the exit code is
+    3.
+
+    Example: harness validate --device cpu01 --naive builtin:resnet50
     """
     workspace, lut = find_workspace(directory), choice.lut
     label = choice.device or (workspace.default_device if lut is None else str(lut))
@@ -206,15 +207,16 @@ def _note_file(network: NetworkValidation) -> None:
 
 def _show_oracle(report: OracleReport) -> None:
     """Print the fitted and the true overhead, and the layers with the largest errors."""
+    from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()
     rows = []
     for name, one in report.overhead.items():
         error = "" if one.error is None else signed_percent(one.error)
-        rows.append((_OVERHEAD[name], f"{one.true:.4g}", f"{one.fitted:.4g}", error))
+        rows.append((OVERHEAD_UNITS[A_B_C[name]], f"{one.true:.4g}", f"{one.fitted:.4g}", error))
     if rows:
-        print_table(("overhead", "true", "fitted", "error"), rows)
+        print_table(("overhead of a run, in seconds", "true", "fitted", "error"), rows)
     if report.time_weighted_error is not None:
         long = "" if report.mean_error_long is None else f", mean of those above 50 µs {report.mean_error_long:.1%}"
         print_line(f"all layers: time-weighted error {report.time_weighted_error:.1%}{long}")

@@ -22,7 +22,7 @@ from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.probe.overhead_terms import transfers
-from harness.text import milliseconds
+from harness.text import microseconds, milliseconds
 from harness.workspace import AnyWorkspace
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ class NetworkEstimate:
 
     def _repr_html_(self) -> str:
         rows = [
-            (layer.name, layer.op, _ms(layer.latency_s), _ms(layer.stderr_s), layer.source) for layer in self.layers
+            (layer.name, layer.op, _us(layer.latency_s), _us(layer.stderr_s, Z_95), layer.source)
+            for layer in self.layers
         ]
-        header = ("layer", "operators", "latency ms", "std. error", "source")
+        header = ("layer", "operators", "latency µs", "± 95 %", "source")
         return html_table(f"{self.name}: {_ms(self.latency_s)} ms, {_interval(self)}", header, rows)
 
 
@@ -180,6 +181,10 @@ def _bar(layer: LayerEstimate) -> LatencyBar:
     latency_s, reach_s = layer.latency_s or 0.0, Z_95 * (layer.stderr_s or 0.0)
     interval_s = max(0.0, latency_s - reach_s), latency_s + reach_s
     return LatencyBar(layer.name, latency_s, interval_s, layer.source not in PREDICTED)
+
+
+def _us(seconds: float | None, factor: float = 1.0) -> str:
+    return "unknown" if seconds is None else microseconds(factor * seconds)
 
 
 def _ms(seconds: float | None) -> str:

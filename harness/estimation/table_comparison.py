@@ -46,7 +46,10 @@ class ComparedNetwork:
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """A layer of both tables; a side is faster by more than 2 % and three standard errors."""
+    """A layer of both tables; a side is faster by more than 2 % and three standard errors.
+
+    `example` is a layer of the compared networks with this key, as `network: name`; empty if there is none.
+    """
 
     key: str
     context: str
@@ -56,6 +59,7 @@ class ComparedLayer:
     ratio: float
     z: float
     faster: Faster
+    example: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,13 +118,17 @@ def compare_tables(
         references, unnamed = known_networks(hashes_of(a) & hashes_of(b), a, workspace)
     networks: tuple[ComparedNetwork, ...] = ()
     refused: tuple[RefusedNetwork, ...] = ()
+    examples: dict[str, str] = {}
     if references:
         read = read_keyed_networks(references, a.rules, dims, batch=batch, strict=strict, note=note)
         other = read_keyed_networks(references, b.rules, dims, batch=batch, strict=strict)
         pairs = zip(read.networks, other.networks, strict=True)
         networks = tuple(_network(estimate_network(one, a), estimate_network(two, b)) for one, two in pairs)
         refused = read.refused
-    layers = tuple(sorted(map(_layer, common_layers(a, b)), key=lambda one: -abs(one.b_s - one.a_s)))
+        for one in reversed(read.networks):
+            examples |= {layer.key.digest: f"{one.name}: {layer.name}" for layer in reversed(one.layers)}
+    changes = (_layer(one, examples.get(one.key, "")) for one in common_layers(a, b))
+    layers = tuple(sorted(changes, key=lambda one: -abs(one.b_s - one.a_s)))
     keys = [{entry.key for entry in table.entries} for table in (a, b)]
     return TableComparison(
         networks, layers, _by_operators(layers), len(keys[0] - keys[1]), len(keys[1] - keys[0]), unnamed, refused
@@ -140,9 +148,9 @@ def _network(a: NetworkEstimate, b: NetworkEstimate) -> ComparedNetwork:
     return ComparedNetwork(a.name, *known, b.latency_s / a.latency_s, faster)
 
 
-def _layer(one: EntryChange) -> ComparedLayer:
+def _layer(one: EntryChange, example: str) -> ComparedLayer:
     faster: Faster = "neither" if not is_relevant(one) else "a" if one.z > 0 else "b"
-    return ComparedLayer(one.key, one.context, one.op, one.before_s, one.after_s, one.ratio, one.z, faster)
+    return ComparedLayer(one.key, one.context, one.op, one.before_s, one.after_s, one.ratio, one.z, faster, example)
 
 
 def _by_operators(layers: Iterable[ComparedLayer]) -> tuple[ComparedOperators, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,7 +34,8 @@ OVERHEAD_UNITS = {
     "last_bytes": "per byte of its last part",
 }
 """What each coefficient is, in the order of the output: a, b and c before the further terms."""
-_A_B_C = {"a_s_per_byte": "input_bytes", "b_s_per_byte": "output_bytes", "c_s": "runs"}
+A_B_C = {"a_s_per_byte": "input_bytes", "b_s_per_byte": "output_bytes", "c_s": "runs"}
+"""The coefficient of each of a, b and c in JSON."""
 
 
 def overhead_json(table: Lut) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def overhead_json(table: Lut) -> dict[str, Any]:
         "plain": _summary(table.overhead_by("plain")),
         "extended": _summary(table.overhead_by("extended")),
         "least_squares": {
-            **{name: fit.least_squares.get(column, 0.0) for name, column in _A_B_C.items()},
+            **{name: fit.least_squares.get(column, 0.0) for name, column in A_B_C.items()},
             "r2": fit.least_squares_r2,
         },
         "coefficients": {name: asdict(fit.coefficients[name]) for name in OVERHEAD_UNITS},
@@ -61,31 +62,34 @@ def _summary(fit: Overhead | None) -> dict[str, Any] | None:
     if fit is None:
         return None
     facts = {name: getattr(fit, name) for name in ("r2", "condition", "scatter", "probes")}
-    further = {name: fit.coefficients[name].value for name in fit.least_squares if name not in _A_B_C.values()}
+    further = {name: fit.coefficients[name].value for name in fit.least_squares if name not in A_B_C.values()}
     return {**_a_b_c(fit), **facts, "further_terms": further}
 
 
 def _a_b_c(fit: Overhead) -> dict[str, Any]:
-    named = {name: fit.coefficients[column] for name, column in _A_B_C.items()}
+    named = {name: fit.coefficients[column] for name, column in A_B_C.items()}
     intervals = {name: [one.low, one.high] for name, one in named.items()}
     return {**{name: one.value for name, one in named.items()}, "intervals": intervals}
 
 
-def overhead_parts(table: Lut) -> Iterator[Part]:
-    """Yield a, b and c by least squares, then the coefficients with further terms; of other tools, what they state."""
+def overhead_parts(table: Lut, terms: Iterable[str] = OVERHEAD_UNITS) -> Iterator[Part]:
+    """Yield a, b and c by least squares, then these coefficients of the fit with further terms.
+
+    Of a table of another tool, yield what it states.
+    """
     if table.is_imported:
         fit = table.overhead
         yield f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated"
         return
     plain, extended = table.overhead_by("plain"), table.overhead_by("extended")
     if plain is not None:
-        rows = [_coefficient_row(name, plain.coefficients[name]) for name in _A_B_C.values()]
+        rows = [_coefficient_row(name, plain.coefficients[name]) for name in A_B_C.values()]
         yield Table(("overhead of a run, in seconds", "least squares", "95 % interval"), rows)
         yield (("fit", _quality(plain)),)
     if extended is not None:
         found = [
             (*_coefficient_row(name, extended.coefficients[name]), f"{extended.least_squares[name]:.3e}")
-            for name in OVERHEAD_UNITS
+            for name in terms
             if name in extended.least_squares
         ]
         yield Table(("with further terms, s", "robust", "95 % interval", "least squares"), found)
@@ -119,8 +123,8 @@ def warnings_of(table: Lut) -> Iterator[str]:
     merged = [OVERHEAD_UNITS[name] for name in fit.confounded]
     if merged and table.clock == "device" and fit.model != "plain":  # the plain model has no such terms
         yield (
-            f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"
-            " of its own memory"
+            f"Null probes cannot separate the times {', '.join(merged)} from a and b on this device: a and b include"
+            " the time of its own memory"
         )
     if table.additivity is not None and table.additivity > MISFIT:
         yield (

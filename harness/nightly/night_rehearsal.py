@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UsageError
+from harness.fleet.store import FleetStore
 from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import SetComparison
@@ -68,7 +69,7 @@ def rehearse(
     for a name that no set watches, and for a device without two nights.
     """
     if not workspace.journal.exists():
-        raise _nothing(device)
+        raise _nothing(workspace, device)
     with Journal(workspace.journal, to_read=True) as journal:
         watches = campaigns_of_nights(journal, device, "watch")
         sets = {
@@ -85,10 +86,18 @@ def rehearse(
             altered = [*nights[:-1], slowed(nights[-1], own)]
             compared.append(compare_watches(device, name, altered, rules, ()))
     if not compared:
-        raise _nothing(device)
+        raise _nothing(workspace, device)
     return tuple(compared)
 
 
-def _nothing(device: str) -> UsageError:
+def _nothing(workspace: Workspace, device: str) -> UsageError:
+    measured: list[str] = []
+    if workspace.fleet.exists():
+        with FleetStore(workspace.fleet, to_read=True) as store:
+            measured = [row["device"] for _, _, report in store.reports(1) for row in report["devices"]]
+    is_other = measured and device not in measured
+    step = (
+        f"Name a device of the last night with --device: {', '.join(measured)}" if is_other else "Run two nights first"
+    )
     why = "A rehearsal compares the last night with earlier ones"
-    return UsageError(f"{device} has fewer than two nights to compare", why=why, next_step="Run two nights first")
+    return UsageError(f"{device} has fewer than two nights to compare", why=why, next_step=step[:400])

@@ -7,7 +7,7 @@ are the keys of that JSON and of `harness nightly --json`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -225,6 +225,11 @@ class NightReport:
         """Sets that were watched but could not be compared."""
         return tuple(one for one in self.compared if one.not_compared)
 
+    @property
+    def not_compared_by_reason(self) -> dict[str, list[str]]:
+        """The names of sets and devices that could not be compared, by the reason."""
+        return by_reason((one.not_compared, f"{one.set} on {one.device}") for one in self.not_compared)
+
     def count(self, status: RowStatus) -> int:
         """Return how many jobs have this status."""
         return sum(row.status == status for device in self.devices for row in device.sets)
@@ -234,6 +239,15 @@ class NightReport:
         """The report as JSON data, as the store keeps it and `harness nightly run --json` prints it."""
         lists = {"regressions": self.regressions, "improvements": self.improvements}
         return {**json_data(self), "exit_code": self.exit_code, **json_data(lists)}
+
+
+def by_reason(items: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names that share a reason, from pairs of a reason and a name; an empty reason is left out."""
+    found: dict[str, list[str]] = {}
+    for reason, name in items:
+        if reason:
+            found.setdefault(reason, []).append(name)
+    return found
 
 
 def json_data(value: Any) -> Any:

@@ -7,8 +7,9 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from harness.nightly.night import JobForecast
-from harness.nightly.night_report import NightReport, SetComparison
+from harness.nightly.night_report import NightReport, SetComparison, by_reason
 from harness.nightly.status import NightStatus
+from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
 
 if TYPE_CHECKING:
@@ -16,30 +17,38 @@ if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory
 
 _DAY_S = 86400.0
+_MOST_NAMES = 6
 
 
 def report_parts(report: NightReport) -> Iterator[Part]:
     """Yield the result of each set, table and comparison, and what needs attention."""
-    sets = [(device, row) for device in report.devices for row in device.sets]
     rows = [
-        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason) for device, row in sets
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
+        for device in report.devices
+        for row in device.sets
     ]
-    yield Table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
-    for device, row in sets:
-        if row.machine:
-            yield f"{device.device}: {row.set}: machine: {row.machine}"
+    yield Table(("device", "health", "set", "status", "on the device s", "why"), rows, left=4)
+    machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
+    for machine, names in by_reason(machines).items():
+        yield f"machine: {machine} ({_several(names)})"
     for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         yield f"{device.device}  table {device.published.table or 'none'}{kept}"
     for change in report.changes:
-        yield f"{change.device}: {change.summary}"
-    for one in report.not_compared:
-        yield f"{one.device}: {one.set} is not compared: {one.not_compared}"
+        accepted = f" (accepted: {change.accepted})" if change.accepted else ""
+        yield f"{change.device}: {change.summary}{accepted}"
+    for reason, names in report.not_compared_by_reason.items():
+        yield f"not compared: {_several(names)}: {reason}"
     for item in report.attention:
         where = f"{item.device}: " if item.device else ""
         yield f"needs attention: {where}{item.what}. {item.why}"
         if item.next_step:
             yield f"  next: {item.next_step}"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def forecast_fields(jobs: Sequence[JobForecast]) -> list[dict[str, Any]]:
@@ -67,7 +76,7 @@ def forecast_table(jobs: Sequence[Mapping[str, Any]], night: date) -> Table:
             one["set"],
             one["state"],
             "never" if one["nights"] is None else f"{one['nights']} nights",
-            f"{one['uncertainty']:.1%}",
+            "" if one["nights"] is None else f"{one['uncertainty']:.1%}",
             "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
             one["reason"],
         )
@@ -94,7 +103,8 @@ def status_parts(state: NightStatus) -> Iterator[Part]:
     for device in state.devices:
         age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d" if device.age_s >= 0 else "in the future"
         health, deferred = device.health, ", ".join(device.deferred)
-        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
+        why = "" if health.health == "good" else health.reason
+        devices.append((device.device, health.health, device.table or "none", age, deferred, why))
     if devices:
         yield Table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)
 
@@ -102,7 +112,14 @@ def status_parts(state: NightStatus) -> Iterator[Part]:
 def history_parts(histories: Sequence[SetHistory]) -> Iterator[Part]:
     """Yield the steps of all subjects, and how many there are."""
     rows = [
-        (one.device, one.set, str(subject.subject), step.night, signed_percent(step.change), ", ".join(step.causes))
+        (
+            one.device,
+            one.set,
+            str(subject.subject),
+            step.night,
+            signed_percent(step.change),
+            ", ".join(step.causes) or UNCHANGED,
+        )
         for one in histories
         for subject in one.subjects
         for step in subject.steps
@@ -118,6 +135,12 @@ def accepted_table(accepted: Sequence[Acceptance]) -> Table:
     return Table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
 
 
+def _is_of(name: str, subject: str) -> bool:
+    """Return whether a subject of `SetComparison` is the network, or a view of the layer, of this name."""
+    _, _, rest = subject.partition(" ")
+    return rest == name or rest.startswith((f"{name} (", f"{name} in "))
+
+
 def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, float]) -> Table:
     """Return what a report would list of each subject with a factor, and what it can detect."""
     rows = []
@@ -125,7 +148,7 @@ def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, flo
         listed = {change.name: change for change in one.changes if change.state != "passed"}
         for name, factor in factors.items():
             change = listed.get(name)
-            sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
+            sizes = [size for subject, size in one.detectable.items() if _is_of(name, subject)]
             invented, least = signed_percent(factor - 1), signed_percent(min(sizes)) if sizes else ""
             found = ("not found", "", "")
             if change is not None:

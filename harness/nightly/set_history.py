@@ -93,21 +93,24 @@ def _no_night() -> UsageError:
 
 
 def accept_changes(workspace: Workspace, device: str, names: Sequence[str], reason: str) -> tuple[Acceptance, ...]:
-    """Accept the named changes of the newest report on a device, in every set that lists them.
+    """Accept the named changes of the newest report on a device, in every set that lists them; ignore stopped nights.
 
     A name is that of a layer, a network or the device, or the full name of a subject. Raises UsageError for a name
     without a change in the report, and records nothing then.
     """
     with FleetStore(workspace.fleet) as store:
-        reports = store.reports(1)
-        if not reports:
+        found_night = next((one for one in store.reports() if not one[2].get("stopped")), None)
+        if found_night is None:
             raise _no_night()
-        night, _, report = reports[0]
+        night, _, report = found_night
         changes = list(_changes(report, device))
+        changed = [
+            name for name in dict.fromkeys(one["device"] for one in report["compared"]) if any(_changes(report, name))
+        ]
         found = [
             Acceptance(device, name_of_set, one["subject"], night, float(one["change"]), reason)
             for name in names
-            for name_of_set, one in _named(changes, name, f"on {device} in the report of {night}")
+            for name_of_set, one in _named(changes, name, f"on {device} in the report of {night}", changed)
         ]
         for one in found:
             store.accept(one)
@@ -123,11 +126,14 @@ def _changes(report: Mapping[str, Any], device: str) -> Iterator[tuple[str, Mapp
 
 
 def _named(
-    changes: Sequence[tuple[str, Mapping[str, Any]]], name: str, where: str
+    changes: Sequence[tuple[str, Mapping[str, Any]]], name: str, where: str, changed: Sequence[str]
 ) -> list[tuple[str, Mapping[str, Any]]]:
     found = [(held, one) for held, one in changes if name in (one["name"], one["subject"])]
     if not found:
         known = dict.fromkeys(str(one["name"]) for _, one in changes)
-        step = did_you_mean(name, known, "Changed are") if known else "The report lists no change of this device"
+        others = (
+            f"It lists changes of {', '.join(changed)}: name one with --device" if changed else "It lists no change"
+        )
+        step = did_you_mean(name, known, "Changed are") if known else others
         raise UsageError(f"{name[:80]} has no change {where}", next_step=step[:400])
     return found

@@ -9,6 +9,7 @@ from typing import Any
 from device_agents.emulated_npu.machine import Machine, load_preset, preset_names, preset_text
 from harness.text import Part, Table, byte_size
 
+_NEVER_LIMITS_BYTES_PER_S = 1e15
 _SENTENCE_END = re.compile(r"(?<!et al)\.\s+(?=[A-Z])")
 
 
@@ -62,7 +63,7 @@ def preset_fields(preset: Preset) -> dict[str, Any]:
 def preset_table(known: tuple[Preset, ...]) -> list[Part]:
     """Return the presets as a table."""
     header = ("preset", "type", "MACs", "clock", "cores", "NB", "SB", "LLC", "DDR", "source")
-    return [Table(header, [_row(preset) for preset in known], bars=True)]
+    return [Table(header, [_row(preset) for preset in known])]
 
 
 def _row(preset: Preset) -> tuple[str, ...]:
@@ -76,6 +77,8 @@ def _row(preset: Preset) -> tuple[str, ...]:
         byte_size(machine.nb_bytes),
         "in NB" if machine.shared_buffer else byte_size(machine.sb_bytes),
         byte_size(machine.llc.bytes) if machine.llc.bytes else "",
-        f"{machine.ddr.bytes_per_s / 1e9:,.4g} GB/s",
+        "no limit"
+        if machine.ddr.bytes_per_s > _NEVER_LIMITS_BYTES_PER_S
+        else f"{machine.ddr.bytes_per_s / 1e9:,.4g} GB/s",
         preset.summary,
     )

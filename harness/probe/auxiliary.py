@@ -3,10 +3,10 @@
 `AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
-Pooling takes only floats: tensors of other types are sliced to one element and cast. The greatest value of a pixel is
-taken of a quantised picture in a layout of the device's own: a slice would first bring it into the plain layout, and
-ONNX Runtime converts a whole picture to floats for an average. Before opset 12, MaxPool takes no integers: there it is
-the average.
+Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in a layout of
+the device's own has a quantised convolution of one pixel: a slice would first bring it into the plain layout, ONNX
+Runtime converts a whole picture to floats for an average, and keeps pictures in its own layout up to a convolution but
+not always up to a MaxPool.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from harness.errors import UsageError
+from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import TensorType
 from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 
@@ -28,8 +29,6 @@ OUTPUT_CHANNELS = 8
 MOST_VALUES = 256
 """The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
 _MAX_RANK = 5
-INTEGER_POOLING = 12
-"""The version of the operator set from which MaxPool takes integers."""
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (fusion_rules)."""
@@ -183,10 +182,7 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        if builder.opset >= INTEGER_POOLING:
-            return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
-        pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
-        return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)
+        return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
     source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
@@ -236,9 +232,14 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
 
 
 def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
+    """Append a quantised convolution of the first pixel of a quantised picture."""
     read = builder.type_of(tensor)
-    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
-    return builder.operator("MaxPool", [tensor], written, kernel_shape=(1, 1), strides=read.shape[2:])
+    shape = (1, read.shape[1], 1, 1)
+    weight = dequantised_weight(builder, builder.integers(TensorType("int8", shape), *INTEGER_RANGE["int8"]))
+    operands = [dequantised(builder, tensor), weight]
+    written = TensorType("float32", (read.shape[0], 1, 1, 1))
+    pixel = builder.operator("Conv", operands, written, kernel_shape=(1, 1), strides=read.shape[2:])
+    return quantised(builder, pixel, read.dtype)
 
 
 def _as_float(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
-from harness.network.network import Network
-from harness.probe.auxiliary import AuxiliaryKind, attach_all
+from harness.network.network import FLOATS, Network
+from harness.probe.auxiliary import AuxiliaryKind, attach_all, is_quantised_picture
 from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish, left_by
 from harness.probe.probe_plan import CutNetwork
@@ -41,7 +41,7 @@ def with_neighbours(
     if len(cut.layers) < FEWEST_LAYERS or weight_bytes > most_weight_bytes:
         return cut
     count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
-    bounds = [round(at * len(cut.layers) / count) for at in range(count + 1)]
+    bounds = _bounds(cut, count)
     alone = [_window(cut, bounds[at], bounds[at + 1], auxiliary) for at in range(count)]
     has_borders = not cut.runs_warm(cache_bytes)
     pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
@@ -60,6 +60,30 @@ def with_neighbours(
         chains.append(ChainProbes(held, digest, *_ids(window), *meeting, True, *check))
     probes = {probe.id: probe for window in (*alone, *pairs, *checks.values()) for probe in window}
     return replace(cut, chains=tuple(chains), windows=tuple(probes.values()))
+
+
+def _bounds(cut: CutNetwork, count: int) -> list[int]:
+    """Return the places in front of which the windows begin, and the number of layers.
+
+    They are as far apart as each other, except in networks of quantised pictures: what runs on floats there keeps the
+    layout of its neighbours, which no probe shows whose border is a picture of floats. A bound therefore moves by up to
+    half a window to where the fewest of these cross it.
+    """
+    size = len(cut.layers)
+    even = [round(at * size / count) for at in range(count + 1)]
+    types = cut.network.types
+    if not any(is_quantised_picture(types[name]) for layer in cut.layers for name in layer.graph.outputs):
+        return even
+    crossing = [0] * (size + 1)
+    last = {name: at for at, layer in enumerate(cut.layers) for name in layer.graph.inputs}
+    for at, layer in enumerate(cut.layers):
+        for name in layer.graph.outputs:
+            if types[name].dtype in FLOATS and len(types[name].shape) == 4:
+                for place in range(at + 1, last.get(name, at) + 1):
+                    crossing[place] += 1
+    near = size // count // 2
+    inner = [min(range(at - near + 1, at + near), key=lambda one: (crossing[one], abs(one - at))) for at in even[1:-1]]
+    return [0, *inner, size]
 
 
 def _ids(window: tuple[Probe, Probe]) -> tuple[str, str]:

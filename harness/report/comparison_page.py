@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.files import write_whole
 from harness.lut.layer_diff import compare
+from harness.measure.summary import Z_95
 from harness.report.figures import NetworkPoint
 from harness.report.figures import compare as compare_figure
 from harness.report.html import page
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from harness.lut.table import Entry, Lut
 
 _TEMPLATE = "comparison.html.j2"
-_SIDES = {"a": "first", "b": "second", "neither": ""}
 Pair = tuple["Entry", "Entry"]
 
 
@@ -39,21 +40,22 @@ def write_comparison(
         (before.by_place[place], after.by_place[place])
         for place in sorted(before.by_place.keys() & after.by_place.keys())
     ]
+    names = _names(before, after)
     facts: Facts = (
         ("common layers", f"{changes.common:,}"),
         ("changed by more than 2 % and three standard errors", f"{len(changes.changed):,}"),
-        ("only in the first", f"{len(changes.removed):,}"),
-        ("only in the second", f"{len(changes.added):,}"),
+        (f"only in {names[0]}", f"{len(changes.removed):,}"),
+        (f"only in {names[1]}", f"{len(changes.added):,}"),
         ("sum over common layers", signed_percent(changes.total_ratio - 1)),
     )
     content = page(
         _TEMPLATE,
-        title=f"{display(before.name)} and {display(after.name)}",
+        title=" and ".join(names),
         facts=facts,
         networks=_networks(before, after, compared) if compared and compared.networks else None,
         operators=_operators(before, after, compared) if compared and compared.operators else None,
-        picture=_picture(pairs) if pairs else None,
-        layers=_layers(before, after, pairs),
+        picture=_picture(pairs, names) if pairs else None,
+        layers=_layers(names, pairs, {one.key: one.example for one in compared.layers} if compared else {}),
         device=_device(before, after),
         saved=_saved(pairs),
         command=command,
@@ -63,6 +65,8 @@ def write_comparison(
 
 def _networks(before: Lut, after: Lut, compared: TableComparison) -> ReportTable:
     unit = unit_for(one for network in compared.networks for one in (network.a_s, network.b_s) if one)
+    names = _names(before, after)
+    faster = {"a": names[0], "b": names[1]}
     rows = tuple(
         (
             display(one.name),
@@ -75,11 +79,11 @@ def _networks(before: Lut, after: Lut, compared: TableComparison) -> ReportTable
                 )
             ),
             "" if one.ratio is None else signed_percent(one.ratio - 1),
-            _SIDES[one.faster or "neither"],
+            faster.get(one.faster or "neither", ""),
         )
         for one in compared.networks
     )
-    columns = [(f"{name}, {unit.symbol}", "95 % interval") for name in _names(before, after)]
+    columns = [(f"{name}, {unit.symbol}", "95 % interval") for name in names]
     header = ("network", *columns[0], *columns[1], "change", "faster")
     return ReportTable("Networks, estimated from each table", header, rows, (0, 6))
 
@@ -98,19 +102,20 @@ def _operators(before: Lut, after: Lut, compared: TableComparison) -> ReportTabl
         )
         for one in compared.operators
     )
-    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
-    header = ("operator", "layers", *columns, "change", "first faster", "second faster")
+    names = _names(before, after)
+    columns = [f"{name}, {unit.symbol}" for name in names]
+    header = ("operator", "layers", *columns, "change", *(f"{name} faster" for name in names))
     return ReportTable("Common layers by operator, largest difference first", header, rows)
 
 
 def _names(before: Lut, after: Lut) -> list[str]:
-    """Return the names that the page's title has in full: of the devices if these differ."""
+    """Return short names of both tables: the devices, if these differ."""
     from harness.estimation.table_comparison import side_names
 
     return [display(name) for name in side_names(before, after)]
 
 
-def _picture(pairs: list[Pair]) -> CaptionedFigure:
+def _picture(pairs: list[Pair], names: Sequence[str]) -> CaptionedFigure:
     points = [
         NetworkPoint(
             f"{one.op} {one.key}",
@@ -122,28 +127,29 @@ def _picture(pairs: list[Pair]) -> CaptionedFigure:
         )
         for one, other in pairs
     ]
-    caption = "Latency of each common layer in the second table against the first. The bands are 5 and 10 %."
-    return CaptionedFigure(caption, compare_figure(points, "first table", "second table"))
+    caption = f"Latency of each common layer: {names[1]} against {names[0]}. The bands are 5 and 10 %."
+    return CaptionedFigure(caption, compare_figure(points, *names))
 
 
-def _layers(before: Lut, after: Lut, pairs: list[Pair]) -> ReportTable:
+def _layers(names: Sequence[str], pairs: list[Pair], examples: Mapping[str, str]) -> ReportTable:
     unit = unit_for(entry.latency_s for pair in pairs for entry in pair)
     rows = tuple(
         (
+            display(examples.get(one.key, "")),
             display(one.op),
             one.context,
             one.key,
             unit.text(one.latency_s),
-            unit.text(one.stderr_s, 2),
+            unit.text(Z_95 * one.stderr_s, 2),
             unit.text(other.latency_s),
-            unit.text(other.stderr_s, 2),
+            unit.text(Z_95 * other.stderr_s, 2),
             signed_percent(other.latency_s / one.latency_s - 1),
         )
         for one, other in sorted(pairs, key=lambda pair: -abs(pair[1].latency_s - pair[0].latency_s))
     )
-    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
-    header = ("operator", "context", "key", columns[0], "±", columns[1], "±", "change")
-    return ReportTable("Layers that both tables contain, largest difference first", header, rows, (0, 1, 2))
+    columns = [f"{name}, {unit.symbol}" for name in names]
+    header = ("layer", "operator", "context", "key", columns[0], "± 95 %", columns[1], "± 95 %", "change")
+    return ReportTable("Layers that both tables contain, largest difference first", header, rows, (0, 1, 2, 3))
 
 
 def _device(before: Lut, after: Lut) -> ReportTable:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
+from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
 from harness.report.figures import COLOURS
 from harness.report.networks import networks_section
 from harness.report.networks.layer_truth import truth_section
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
 TEMPLATE, FIGURE_TEMPLATE, PARTS = "template.html.j2", "figure.html.j2", "parts.html.j2"
 STYLE, SCRIPTS = "report.css.j2", ("report.js.j2", "tables.js.j2")
 _LONGEST_NAME = 100
-_OVERHEAD = (
-    ("a", "input_bytes", "time per input byte", "/byte"),
-    ("b", "output_bytes", "time per output byte", "/byte"),
-    ("c", "runs", "time per run", ""),
-)
 _MODELS: dict[OverheadModel, str] = {"plain": "least squares", "extended": "with further terms"}
 
 
@@ -117,13 +113,14 @@ def render(
     )
 
 
-def write_figure(path: Path, title: str, figure: str, notes: Sequence[str] = ()) -> None:
-    """Write a page with one figure of `figures` or `line_plot`, and sentences below it.
+def write_figure(path: Path, title: str, figure: str, command: str, notes: Sequence[str] = ()) -> None:
+    """Write a page with one figure of `figures` or `line_plot`, sentences below it, and the command that made it.
 
     Raises ConfigurationError if it cannot be written.
     """
     shown = [display(note, 400) for note in notes]
-    write_whole(path, page(FIGURE_TEMPLATE, title=display(title), figure=figure, notes=shown).encode("utf-8"))
+    content = page(FIGURE_TEMPLATE, title=display(title), figure=figure, notes=shown, command=command)
+    write_whole(path, content.encode("utf-8"))
 
 
 def page(template: str, **fields: Any) -> str:
@@ -236,10 +233,10 @@ def _overhead_table(table: Lut) -> ReportTable:
         return _stated_overhead(table)
     plain, extended = (table.overhead_by(model) for model in _MODELS)
     rows = []
-    for letter, term, meaning, per in _OVERHEAD:
+    for term in A_B_C.values():
         fits = [fit.coefficients[term] if fit else None for fit in (plain, extended)]
         unit = unit_for([max((max(abs(one.value), abs(one.high)) for one in fits if one), default=0.0)], smallest=0)
-        rows.append((f"{letter}: {meaning}", *_fitted(fits[0], unit), *_fitted(fits[1], unit), unit.symbol + per))
+        rows.append((OVERHEAD_UNITS[term], *_fitted(fits[0], unit), *_fitted(fits[1], unit), unit.symbol))
     header = ("coefficient", "least squares", "95 % interval", "with further terms", "95 % interval", "unit")
     probes = (plain or table.overhead).probes
     return ReportTable(f"Overhead fitted on {probes} null probes", header, tuple(rows), (0, 5))
@@ -247,10 +244,10 @@ def _overhead_table(table: Lut) -> ReportTable:
 
 def _stated_overhead(table: Lut) -> ReportTable:
     rows = []
-    for letter, term, meaning, per in _OVERHEAD:
+    for term in A_B_C.values():
         one = table.overhead.coefficients[term]
         unit = unit_for([one.value], smallest=0)
-        rows.append((f"{letter}: {meaning}", unit.text(one.value), unit.symbol + per))
+        rows.append((OVERHEAD_UNITS[term], unit.text(one.value), unit.symbol))
     return ReportTable("Overhead as the import states it", ("coefficient", "value", "unit"), tuple(rows), (0, 2))
 
 
@@ -261,15 +258,14 @@ def _fitted(one: Coefficient | None, unit: Unit) -> tuple[str, str]:
 def _terms_table(table: Lut) -> ReportTable | None:
     """Return the table of the further terms, None where the table has none."""
     extended = table.overhead_by("extended")
-    plain = {term for _, term, _, _ in _OVERHEAD}
-    names = [name for name in extended.least_squares if name not in plain] if extended else []
+    names = [name for name in extended.least_squares if name not in A_B_C.values()] if extended else []
     if extended is None or not names:
         return None
     rows = []
     for name in names:
         one = extended.coefficients[name]
         unit = unit_for([max(abs(one.value), abs(one.high))], smallest=0)
-        rows.append((name.replace("_", " "), *_fitted(one, unit), unit.symbol))
+        rows.append((OVERHEAD_UNITS[name], *_fitted(one, unit), unit.symbol))
     header = ("further term", "time of one", "95 % interval", "unit")
     return ReportTable(f"Further terms, fitted on {extended.probes} null probes", header, tuple(rows), (0, 3))
 

@@ -104,8 +104,9 @@ def percent(fraction: float, decimals: int = 1) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """Return a fraction as a percentage, always with its sign."""
-    return f"{100 * fraction:+.1f}{NARROW_SPACE}%".replace("-", MINUS)
+    """Return a fraction as a percentage, always with its sign; zero has no minus."""
+    text = f"{100 * fraction:+.1f}"
+    return f"{'+0.0' if text == '-0.0' else text}{NARROW_SPACE}%".replace("-", MINUS)
 
 
 def display(text: str, limit: int = MAX_NAME) -> str:

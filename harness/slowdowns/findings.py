@@ -10,6 +10,8 @@ from harness.text import last_part
 
 Kind = Literal["layer", "network", "device"]
 State = Literal["new", "step", "passed"]
+UNCHANGED = "fingerprint unchanged"
+"""The cause of a change if none of the facts that latencies depend on has changed."""
 
 
 @dataclass(frozen=True)

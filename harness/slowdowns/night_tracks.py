@@ -42,11 +42,15 @@ _FREEDOMS = np.geomspace(0.5, 1e6, 400)
 
 @dataclass(frozen=True)
 class SubjectProbe:
-    """A subject with the probe that watches it; changes are fractions of `unit_s`, `nights` are indices."""
+    """A subject with the probe that watches it, which holds `copies` of it.
+
+    Changes are fractions of `unit_s`, the latency of one copy; `nights` are indices.
+    """
 
     subject: Subject
     probe: str
     unit_s: float
+    copies: int
     nights: tuple[int, ...]
 
 
@@ -68,24 +72,24 @@ class Nights:
 def common_subjects(nights: Nights) -> list[SubjectProbe]:
     """Return tonight's layers and networks that an earlier night also has."""
     found = []
-    for subject, probe, unit_s in _watched_subjects(nights.series[-1], nights.reference):
+    for subject, probe, unit_s, copies in _watched_subjects(nights.series[-1], nights.reference):
         having = tuple(at for at, night in enumerate(nights.adjusted) if probe in night.samples)
         if unit_s > 0 and len(having) > 1 and having[-1] == len(nights.series) - 1:
-            found.append(SubjectProbe(subject, probe, unit_s, having))
+            found.append(SubjectProbe(subject, probe, unit_s, copies, having))
     return found
 
 
-def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
-    """Return each watched subject with its probe and its latency over the earlier nights."""
-    found: list[tuple[Subject, str, float]] = []
+def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float, int]]:
+    """Return each watched subject with its probe, its latency over the earlier nights, and its copies in the probe."""
+    found: list[tuple[Subject, str, float, int]] = []
     for layer in night.layers:
         if layer.probe in reference.total_s and layer.baseline in reference.total_s:
             host_s, baseline_s = (reference.host.of(night.probes[one].terms) for one in (layer.probe, layer.baseline))
             both_s = reference.total_s[layer.probe] - reference.total_s[layer.baseline]
-            found.append((layer.subject, layer.probe, both_s - (host_s - baseline_s)))
+            found.append((layer.subject, layer.probe, (both_s - (host_s - baseline_s)) / layer.copies, layer.copies))
     for probe, record in night.probes.items():
         if record.role == "network" and probe in reference.total_s:
-            found.append((Subject("network", record.label), probe, reference.total_s[probe]))
+            found.append((Subject("network", record.label), probe, reference.total_s[probe], 1))
     return found
 
 
@@ -96,7 +100,7 @@ def tracks_of(nights: Nights, subjects: Sequence[SubjectProbe], each: float) -> 
     tracks = []
     for one, own, (errors_s, freedom) in zip(subjects, deviations, scatter.errors(deviations, each), strict=True):
         samples = tuple(nights.adjusted[at].samples[one.probe] for at in one.nights)
-        values = (tuple(map(float, own.deviation_s)), tuple(map(float, errors_s)))
+        values = (tuple(map(float, own.deviation_s / one.copies)), tuple(map(float, errors_s / one.copies)))
         tracks.append(Track(one.subject, one.nights, *values, freedom, one.unit_s, samples))
     return tracks, scatter
 

@@ -121,3 +121,13 @@ def test_names_that_differ_are_shown_different() -> None:
     assert max(map(len, lines)) <= 80
     shown = [line.split()[0] for line in lines if line.startswith("block")]
     assert len(set(shown)) == 4
+
+
+def test_a_last_column_of_sentences_is_flush_left() -> None:
+    """Reasons begin below each other, whatever their lengths; a last column of numbers stays flush right."""
+    rows = [("a", "1", "the golden probe is in its band"), ("b", "20", "never measured")]
+    assert [line.index(row[2]) for line, row in zip(lay_out(("x", "n", "why"), rows, 1)[1:], rows, strict=True)] == [
+        7,
+        7,
+    ]
+    assert lay_out(("x", "n"), [row[:2] for row in rows], 1)[1:] == ["a   1", "b  20"]

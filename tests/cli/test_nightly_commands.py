@@ -89,7 +89,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     assert "small on bench" in (tmp_path / "nights.html").read_text() and str(tmp_path / "nights.html") in first.stderr
     assert not [path for path in place.reports.iterdir() if path.name.startswith(".")]
     machine = found["devices"][0]["sets"][0]["machine"]
-    assert machine and f"The machine in the last night: {machine}" in (tmp_path / "nights.html").read_text()
+    assert machine and f"Machine in the last night: {machine}" in (tmp_path / "nights.html").read_text()
     assert f"machine {machine.partition(':')[0]}" in report.read_text()
 
     second = nightly("run", "--night", "2026-11-19")

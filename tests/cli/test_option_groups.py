@@ -10,7 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from device_agents.emulated_npu.compiler.options import option
-from harness.cli.options.option_groups import OnlyFields, spread
+from harness.cli.options.option_groups import Heading, OnlyFields, spread
+from harness.cli.options.result_files import ResultCommand
 from harness.errors import UsageError
 
 
@@ -41,9 +42,16 @@ def some(sizes: Annotated[Sizes, OnlyFields(("kind",))]) -> None:
     SEEN.append((sizes, False))
 
 
-app = typer.Typer()
+@spread
+def headed(sizes: Annotated[Sizes, Heading("Sizes")], json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Take all fields under a heading."""
+    SEEN.append((sizes, json))
+
+
+app = typer.Typer(rich_markup_mode=None)
 app.command("both")(both)
 app.command("some")(some)
+app.command("headed", cls=ResultCommand)(headed)
 
 
 def _run(*words: str) -> Sizes:
@@ -74,3 +82,11 @@ def test_malformed_size_is_a_usage_error() -> None:
     """A size that is not HxW is refused with an example."""
     with pytest.raises(UsageError, match="--tile 3 is not HxW"):
         CliRunner().invoke(app, ("both", "--tile", "3"), catch_exceptions=False)
+
+
+def test_a_group_with_a_heading_follows_the_other_options() -> None:
+    """Help lists the options of a dataclass under its heading, after those without one; the command is the same."""
+    assert _run("headed", "--plain", "--count", "4") == Sizes(plain=True, count_bytes=4)
+    own, _, group = CliRunner().invoke(app, ["headed", "--help"]).output.partition("Options:")[2].partition("Sizes:")
+    assert "--json" in own and "--kind" not in own
+    assert "--kind" in group and "--plain" in group and "--json" not in group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import cache
-from harness.cli.terminal.progress import ProgressLine, about
+from harness.cli.terminal.progress import LineOfJobs, ProgressLine, about
 from harness.measure.progress import DONE, Progress
 
 
@@ -80,3 +80,19 @@ def test_durations_have_a_unit_that_fits() -> None:
         "about 2 min",
         "about 2.0 h",
     ]
+
+
+def test_jobs_share_a_line_of_the_one_that_takes_longest(clock: _Clock) -> None:
+    """The line of several jobs shows the one with most time left and counts the others; jobs that are done are gone."""
+    jobs = LineOfJobs(clock)
+    short, long = jobs.begin("one, vision", "short"), jobs.begin("two, vision", "long")
+    assert jobs.text == ""
+    short(Progress("measuring", 0, 2))
+    assert jobs.text == "one, vision: measuring, batch 1 of 2"
+    long(Progress("measuring", 0, 4))
+    clock.now_s = 10.0
+    short(Progress("measuring", 1, 2, share=0.5))
+    long(Progress("measuring", 1, 4, share=0.25))
+    assert jobs.text == "about 30 s left, 25%: two, vision and 1 more: measuring, batch 2 of 4"
+    long(DONE)
+    assert jobs.text == "about 10 s left, 50%: one, vision: measuring, batch 2 of 2"

@@ -6,16 +6,14 @@ import hashlib
 import json
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from scripted_peer import GOOD, HELLO, SHORT, VISITS, Meet, Peer, run_script, samples_of
 
 from device_agents import wire
-from harness.device.inventory import BUILT_IN
-from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit
+from harness.device.session import LoadRequest, Visit
 from harness.errors import (
     BackendError,
     DeviceBusy,
@@ -27,134 +25,6 @@ from harness.errors import (
     ProtocolError,
     WorkerDied,
 )
-
-VISITS = [Visit("p", 0, 1), Visit("q", 0, 2)]
-GOOD = [{"visit": 0, "probe": "p", "samples": [[5, 4, 3, 0]]}]
-GOOD += [{"visit": 1, "probe": "q", "samples": [[5, 0, 7, 1], [6, None, 8, 0]]}]
-HELLO = {
-    "major": wire.PROTOCOL_MAJOR,
-    "minor": 0,
-    "agent_version": "1.0",
-    "backend": "null",
-    "fingerprint": {"cpu": "a\x1b[31mb"},
-    "clock": "device",
-    "reveals": [],
-}
-SHORT = Deadlines(lease_ttl_s=0.4, run_s=0.6, margin_s=0.2)
-
-
-class Stream:
-    """A connection over a socket pair."""
-
-    def __init__(self, stream: socket.socket) -> None:
-        self.stream = stream
-
-    def send(self, data: bytes, _stall_s: float = 30.0) -> None:
-        """Sends all."""
-        self.stream.sendall(data)
-
-    def recv(self, timeout_s: float) -> bytes:
-        """Some bytes."""
-        self.stream.settimeout(timeout_s)
-        return self.stream.recv(wire.READ_BYTES)
-
-    def close(self) -> None:
-        """Closes."""
-        self.stream.close()
-
-    def diagnosis(self) -> str:
-        """What a hostile device may print."""
-        return "\x1b[2Jbye"
-
-
-class Peer:
-    """The agent's side, scripted: what to send when a request of some type arrives."""
-
-    def __init__(self, stream: socket.socket, script: dict[str, Callable[[Peer, wire.Frame], None]]) -> None:
-        self.stream = stream
-        self.writer = wire.FrameWriter(stream.sendall)
-        self.seen: list[wire.Frame] = []
-        standard = {"hello": self.hello, "lease": self.lease, "heartbeat": self.beat}
-        self.script = {**standard, **script}
-        self.thread = threading.Thread(target=self.serve, daemon=True)
-        self.thread.start()
-
-    def serve(self) -> None:
-        """Answers until the session closes."""
-        decoder = wire.Decoder()
-        while True:
-            try:
-                data = self.stream.recv(wire.READ_BYTES)
-                for frame in decoder.feed(data):
-                    self.seen.append(frame)
-                    self.script.get(frame.type, lambda *_: None)(self, frame)
-            except OSError:
-                return
-            if not data:
-                return
-
-    @staticmethod
-    def hello(peer: Peer, frame: wire.Frame) -> None:
-        """A proper hello."""
-        peer.writer.write("hello", frame.id, **HELLO)
-
-    @staticmethod
-    def lease(peer: Peer, frame: wire.Frame) -> None:
-        """A proper lease."""
-        peer.writer.write("lease", frame.id, token=7, ttl_s=frame.fields["ttl_s"])
-
-    @staticmethod
-    def beat(peer: Peer, frame: wire.Frame) -> None:
-        """A proper heartbeat."""
-        peer.writer.write("heartbeat", frame.id, busy=True)
-
-
-Meet = Callable[..., tuple[AgentSession, Peer]]
-
-
-@pytest.fixture
-def meet() -> Any:
-    """Makes sessions with scripted agents and closes them."""
-    sessions = []
-
-    def make(deadlines: Deadlines | None = None, **script: Any) -> tuple[AgentSession, Peer]:
-        ours, theirs = socket.socketpair()
-        peer = Peer(theirs, script)
-        sessions.append((AgentSession(Stream(ours), BUILT_IN["null01"], deadlines), peer))
-        return sessions[-1]
-
-    yield make
-    for session, peer in sessions:
-        session.close()
-        peer.thread.join(300)
-        peer.stream.close()
-
-
-def _samples(*series: Any, payload: bytes | None = None, end: Any = (), **fields: Any) -> Any:
-    """A script for run: one samples frame with these series, and an end record, correct by default."""
-
-    def answer(peer: Peer, frame: wire.Frame) -> None:
-        text = json.dumps({"series": list(series), "state": {"load_1min": 1}}).encode() if payload is None else payload
-        peer.writer.write("samples", frame.id, text)
-        count = sum(len(item.get("samples", [])) for item in series)
-        record = {"count": count, "hash": hashlib.sha256(text).hexdigest(), "cancelled": False, **fields, **dict(end)}
-        peer.writer.write("end", frame.id, **record)
-
-    return answer
-
-
-def _run(meet: Meet, script: Any, deadlines: Deadlines | None = None) -> list[Any]:
-    session, _ = meet(deadlines, run=script)
-    session.greet()
-    session.acquire("me")
-    return [series for part, _ in session.run(VISITS) for series in part]
-
-
-def test_proper_run_is_believed(meet: Meet) -> None:
-    """The values arrive as they were sent, absent clocks as None."""
-    first, second = _run(meet, _samples(*GOOD))
-    assert (first.visit, first.probe, first.samples[0].wall_ns, first.samples[0].device_ns) == (0, "p", 5, 3)
-    assert (second.samples[0].cpu_ns, second.samples[0].preemptions, second.samples[1].cpu_ns) == (0, 1, None)
 
 
 def test_an_agent_of_an_older_version_gets_no_probe_ahead(meet: Meet) -> None:
@@ -170,92 +40,6 @@ def test_text_of_the_device_is_shown_without_control_characters(meet: Meet) -> N
     """Fingerprints are cleaned of control characters."""
     session, _ = meet()
     assert session.greet().fingerprint == {"cpu": "a [31mb"}
-
-
-def _changed(samples: Any) -> list[Any]:
-    return [{**GOOD[0], "samples": samples}, GOOD[1]]
-
-
-@pytest.mark.parametrize(
-    "series",
-    [
-        _changed([[0, 1, 1, 0]]),
-        _changed([[-5, 1, 1, 0]]),
-        _changed([[True, 1, 1, 0]]),
-        _changed([[1.5, 1, 1, 0]]),
-        _changed([["5", 1, 1, 0]]),
-        _changed([[None, 1, 1, 0]]),
-        _changed([[2**63, 1, 1, 0]]),
-        _changed([[10**400, 1, 1, 0]]),
-        _changed([[86_400 * 10**9 + 1, 1, 1, 0]]),
-        _changed([[5, 86_400 * 10**9 + 1, 1, 0]]),
-        _changed([[5, 1, 86_400 * 10**9 + 1, 0]]),
-        _changed([[5, 1, 2**62, 0]]),
-        _changed([[5, 1, None, 0]]),
-        _changed([[5, 1, 1, 2**31]]),
-        _changed([[5, -1, 1, 0]]),
-        _changed([[5, 1, 0, 0]]),
-        _changed([[5, 1, 1, -1]]),
-        _changed([[5, 1, 1]]),
-        _changed([[5, 1, 1, 0, 0]]),
-        _changed([[5, 1, 1, 0], [5, 1, 1, 0]]),
-        _changed([]),
-        [GOOD[0]],
-        [GOOD[0], GOOD[0], GOOD[1]],
-        [*GOOD, {**GOOD[0], "visit": 2}],
-        [{**GOOD[0], "visit": -1}, GOOD[1]],
-        [{**GOOD[0], "visit": True}, GOOD[1]],
-        [{**GOOD[0], "probe": "q"}, GOOD[1]],
-        [{**GOOD[0], "extra": 1}, GOOD[1]],
-        [],
-    ],
-)
-def test_samples_that_cannot_be_are_refused(meet: Meet, series: list[Any]) -> None:
-    """Impossible numbers, and visits that were not requested, end the run."""
-    with pytest.raises(ProtocolError):
-        _run(meet, _samples(*series))
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b'{"series":[{"visit":0,"probe":"p","samples":[[NaN,1,1,0]]}],"state":{}}',
-        b'{"series":[{"visit":0,"probe":"p","samples":[[1e400,1,1,0]]}],"state":{}}',
-        b'{"series":[{"visit":0,"probe":"p\\ud800","samples":[[1,1,1,0]]}],"state":{}}',
-        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"load":NaN}}',
-        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"load":true}}',
-        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"load":1e999}}',
-        '{"series":[],"state":{}}'.encode("utf-16"),
-        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"\\u001b[31m":1}}',
-        b'{"series":' + b"[" * 100_000,
-        b"\xff\xfe",
-        b"",
-        b"null",
-    ],
-)
-def test_payloads_that_are_no_samples_are_refused(meet: Meet, payload: bytes) -> None:
-    """NaN, overflow, surrogates, bottomless nesting and other text are a ProtocolError."""
-    with pytest.raises(ProtocolError):
-        _run(meet, _samples(payload=payload))
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        {"count": 2},
-        {"count": True},
-        {"count": 2**62},
-        {"hash": "0" * 64},
-        {"hash": "x"},
-        {"cancelled": True},
-        {"cancelled": 0},
-        {"extra": 1},
-    ],
-)
-def test_end_record_that_does_not_confirm_is_refused(meet: Meet, end: dict[str, Any]) -> None:
-    """Count, hash and cancellation of the end record must match the samples."""
-    with pytest.raises(ProtocolError):
-        _run(meet, _samples(*GOOD, end=end))
 
 
 def _raw(data: bytes, close: bool = False) -> Any:
@@ -279,7 +63,7 @@ def _raw(data: bytes, close: bool = False) -> Any:
 def test_bytes_that_are_no_frame_are_refused(meet: Meet, data: bytes) -> None:
     """A header of 4 GB, another protocol, bottomless nesting and a replayed frame are a ProtocolError."""
     with pytest.raises(ProtocolError):
-        _run(meet, _raw(data))
+        run_script(meet, _raw(data))
 
 
 @pytest.mark.parametrize("text", ["Welcome to the lab", "Über 3 Updates", "┌──────┐\n│ news │"])
@@ -295,7 +79,7 @@ def test_a_text_of_the_shell_is_shown(meet: Meet, text: str) -> None:
 def test_stream_that_ends_early_is_a_lost_link(meet: Meet, data: bytes) -> None:
     """Without an end record nothing counts as complete, and the reason has no control characters."""
     with pytest.raises(LinkLost) as caught:
-        _run(meet, _raw(data, close=True))
+        run_script(meet, _raw(data, close=True))
     assert "bye" in str(caught.value) and "\x1b" not in str(caught.value)
 
 
@@ -303,13 +87,13 @@ def test_stream_that_ends_early_is_a_lost_link(meet: Meet, data: bytes) -> None:
 def test_answer_to_another_request_is_refused(meet: Meet, id: int) -> None:
     """A replayed or unknown id is a ProtocolError."""
     with pytest.raises(ProtocolError):
-        _run(meet, lambda peer, _: peer.writer.write("end", id, count=0, hash="0" * 64, cancelled=False))
+        run_script(meet, lambda peer, _: peer.writer.write("end", id, count=0, hash="0" * 64, cancelled=False))
 
 
 def test_heartbeat_that_was_not_sent_is_refused(meet: Meet) -> None:
     """An answer to a heartbeat that was not sent is a ProtocolError."""
     with pytest.raises(ProtocolError):
-        _run(meet, lambda peer, _: peer.writer.write("heartbeat", 50, busy=True))
+        run_script(meet, lambda peer, _: peer.writer.write("heartbeat", 50, busy=True))
 
 
 @pytest.mark.parametrize(
@@ -335,7 +119,7 @@ def test_error_frames_become_errors_of_harness(
 ) -> None:
     """Each code has its class, and every text of the device is cleaned."""
     with pytest.raises(expected) as caught:
-        _run(meet, lambda peer, frame: peer.writer.write("error", frame.id, **fields))
+        run_script(meet, lambda peer, frame: peer.writer.write("error", frame.id, **fields))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 2500
 
 
@@ -352,7 +136,7 @@ def test_agent_of_an_earlier_protocol_is_to_be_installed_anew(meet: Meet) -> Non
 def test_lease_lost_without_a_request_ends_any_wait(meet: Meet) -> None:
     """An error of id 0 concerns the whole session."""
     with pytest.raises(LeaseLost):
-        _run(meet, lambda peer, _: peer.writer.write("error", 0, code="lease-lost", message="m"))
+        run_script(meet, lambda peer, _: peer.writer.write("error", 0, code="lease-lost", message="m"))
 
 
 def test_silent_link_is_lost(meet: Meet) -> None:
@@ -368,7 +152,7 @@ def test_silent_link_is_lost(meet: Meet) -> None:
 def test_agent_that_only_answers_heartbeats_is_given_up(meet: Meet) -> None:
     """A run that never ends is given up although heartbeats are answered."""
     with pytest.raises(LinkLost, match="no samples or end within"):
-        _run(meet, lambda *_: None, replace(SHORT, lease_ttl_s=2.0))
+        run_script(meet, lambda *_: None, replace(SHORT, lease_ttl_s=2.0))
 
 
 def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:
@@ -430,7 +214,7 @@ def test_long_lists_of_visits_are_sent_in_parts(meet: Meet) -> None:
             {"visit": index, "probe": probe, "samples": [[1, None, 1, 0]] * runs}
             for index, (probe, _, runs) in enumerate(frame.fields["visits"])
         ]
-        _samples(*series)(peer, frame)
+        samples_of(*series)(peer, frame)
 
     session, peer = meet(run=run)
     session.greet()
@@ -442,7 +226,7 @@ def test_long_lists_of_visits_are_sent_in_parts(meet: Meet) -> None:
 
 def test_abandoned_run_leaves_only_close(meet: Meet) -> None:
     """After an abandoned run the session refuses other requests."""
-    session, _ = meet(run=_samples(*GOOD))
+    session, _ = meet(run=samples_of(*GOOD))
     session.greet()
     session.acquire("me")
     next(session.run(VISITS))

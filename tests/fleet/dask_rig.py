@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,13 @@ from dask_threads import end_dask_threads
 from sshd_server import free_port
 
 import device_agents
+from harness.device.inventory import find_device, load_inventory
+from harness.device.session import open_session
+from harness.errors import DeviceBusy, EngineError
 from harness.fleet.cluster.access import TlsFiles
+from harness.fleet.cluster.dask_engine import DaskEngine
+from harness.fleet.profile_outcome import ProfileOutcome
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 HOSTS = {"one": "left", "two": "right"}
@@ -142,6 +149,40 @@ class Lab:
             self.processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
+
+
+class Running(threading.Thread):
+    """Jobs on their way in another thread, with their outcomes or the error."""
+
+    def __init__(self, runner: DaskEngine, *jobs: ProfileRequest) -> None:
+        super().__init__()
+        self.runner, self.jobs, self.stop = runner, jobs, threading.Event()
+        self.outcomes: list[ProfileOutcome] = []
+        self.error: EngineError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Reads all outcomes."""
+        try:
+            self.outcomes.extend(self.runner.run(self.jobs, self.stop))
+        except EngineError as error:
+            self.error = error
+
+    def end(self) -> list[ProfileOutcome]:
+        """Waits for the last outcome."""
+        self.join(300)
+        assert not self.is_alive()
+        return self.outcomes
+
+
+def is_free(rig: Lab, host: str, device: str) -> bool:
+    """Return whether the lease of a device is free."""
+    try:
+        with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
+            session.acquire("test")
+    except DeviceBusy:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -18,26 +18,23 @@ from typing import Any
 import onnx
 import psutil
 import pytest
-from dask_rig import Lab, lab, wait_until
+from dask_rig import Lab, Running, is_free, lab, wait_until
 from dask_threads import end_dask_threads
 from nullbench import build_network
 from sshd_server import free_port
 
-from harness.device.inventory import find_device, load_inventory
-from harness.device.session import open_session
-from harness.errors import ConfigurationError, DeviceBusy, EngineError
+from harness.errors import ConfigurationError, EngineError
 from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
 from harness.fleet.cluster.dask_engine import DaskEngine, run_task
 from harness.fleet.cluster.dask_worker import PLUGIN
-from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome, write_outcome
+from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
-from harness.fleet.store import DeviceHealth, FleetStore
+from harness.fleet.store import FleetStore
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.merge import SECOND, merge
 from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
 from harness.version import VERSION
 from harness.workspace import Workspace
@@ -83,30 +80,6 @@ def run(runner: DaskEngine, *jobs: ProfileRequest) -> list[ProfileOutcome]:
     return list(runner.run(jobs, threading.Event()))
 
 
-class Running(threading.Thread):
-    """Jobs on their way in another thread, with their outcomes or the error."""
-
-    def __init__(self, runner: DaskEngine, *jobs: ProfileRequest) -> None:
-        super().__init__()
-        self.runner, self.jobs, self.stop = runner, jobs, threading.Event()
-        self.outcomes: list[ProfileOutcome] = []
-        self.error: EngineError | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Reads all outcomes."""
-        try:
-            self.outcomes.extend(self.runner.run(self.jobs, self.stop))
-        except EngineError as error:
-            self.error = error
-
-    def end(self) -> list[ProfileOutcome]:
-        """Waits for the last outcome."""
-        self.join(300)
-        assert not self.is_alive()
-        return self.outcomes
-
-
 def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
     """The controller has what the worker has: one campaign, every place once, so many samples of each probe."""
     places = rig.series(host, name)
@@ -119,16 +92,6 @@ def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
         samples = journal.samples(campaign)
     assert known.complete
     assert {len(taken) for probe, taken in samples.items() if probe != known.reference} == {runs}
-
-
-def is_free(rig: Lab, host: str, device: str) -> bool:
-    """Return whether the lease of a device is free."""
-    try:
-        with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
-            session.acquire("test")
-    except DeviceBusy:
-        return False
-    return True
 
 
 def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
@@ -382,54 +345,6 @@ def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkey
     assert again.result.resumed
 
 
-RESULT = ProfileResult(7, "left", 1, 1, 1.0, 1.0, False, 0, 0, 1.0, 0.0)
-GOOD = ProfileOutcome(
-    ProfileRequest("left", name="n"), "2026-11-20T20:00:00+00:00", "2026-11-20T20:00:01+00:00", 1, RESULT
-)
-INFINITE = float("inf")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"golden_s": value} for value in (INFINITE, -INFINITE, float("nan"))),
-        *(
-            {"result": replace(RESULT, **{name: INFINITE})}
-            for name in ("device_seconds", "wall_seconds", "median_runs", "drift")
-        ),
-        {"result": replace(RESULT, device="right")},
-        {"result": replace(RESULT, campaign=8)},
-        {"result": None},
-        {"started": "soon"},
-        {"started": "2026-11-20T20:00:00"},
-        {"ended": "2026-11-20\x1b20:00:00+00:00"},
-        {"health": DeviceHealth("left", "good", "golden", "soon")},
-    ],
-    ids=str,
-)
-def test_an_invalid_outcome_is_refused(wrong: dict[str, Any]) -> None:
-    """Infinite numbers, invalid times and other devices in an outcome raise an EngineError."""
-    assert read_outcome(write_outcome(GOOD), GOOD.request, {7: 2}).result == replace(RESULT, campaign=2)
-    with pytest.raises(EngineError):
-        read_outcome(write_outcome(replace(GOOD, **wrong)), GOOD.request, {7: 2})
-
-
-def test_a_number_as_text_is_not_finite_either() -> None:
-    """'NaN' as text is refused as well."""
-    text = write_outcome(replace(GOOD, golden_s=1.5)).replace("1.5", '"NaN"')
-    with pytest.raises(EngineError):
-        read_outcome(text, GOOD.request, {7: 2})
-
-
-def test_texts_of_an_outcome_are_printable() -> None:
-    """Nothing that a worker writes reaches a terminal as a control character."""
-    sent = replace(GOOD, fingerprint={"a\x1b[31m": "b\n\x07"}, notes=("c\x1b",))
-    found = read_outcome(write_outcome(sent), GOOD.request, {7: 2})
-    texts = [*found.fingerprint, *found.fingerprint.values(), *found.notes]
-    assert len(texts) == 3
-    assert all(map(str.isprintable, texts))
-
-
 def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that differs from the worker measures nothing, and names both versions."""
     for module in ("job_archive", "dask_engine"):
@@ -508,10 +423,8 @@ def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
     rig.start_workers()
     again = {one.request.name: one for one in run(engine(rig), job(rig, "i/done"), job(rig, "i/cut", policy=LONG))}
     cut = again["i/cut"].result
-    assert cut is not None
-    assert cut.resumed
-    assert again["i/done"].result is not None
-    assert done.result is not None
+    assert cut is not None and cut.resumed
+    assert again["i/done"].result is not None and done.result is not None
     assert again["i/done"].result.campaign == done.result.campaign
     assert rig.series("one", "i/done") == held["i/done"]
     assert len(rig.series("one", "i/cut")) > len(held["i/cut"])

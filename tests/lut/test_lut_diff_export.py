@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from test_lut_store import entry, table
+from made_tables import entry, table
 
 from harness.errors import ConfigurationError, UsageError
 from harness.latency.layer_latency import positive

@@ -10,7 +10,7 @@ import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_lut_store import entry, table
+from made_tables import entry, table
 
 from harness.lut.chain_rows import ChainRow
 from harness.lut.table_files import CHAINS, ENTRIES, publish

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_lut_store import entry, table
+from made_tables import entry, table
 
 from harness.errors import LutCorrupt
 from harness.lut.chain_rows import VIEW, ChainRow, read_rows, write_rows

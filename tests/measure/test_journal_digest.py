@@ -329,12 +329,12 @@ def test_exclusion_is_fenced(path: Path) -> None:
 def test_command_names_what_was_altered(path: Path) -> None:
     """`journal check` ends with exit 3 and names the campaign; with --exclude it keeps it out of tables."""
     harness = Harness(path.parent.parent, path.parent, path.parent)
-    assert "campaign 1  intact" in harness("journal", "check").assert_ok().stdout
+    assert "2 campaigns intact, 0 altered" in harness("journal", "check").assert_ok().stdout
     with editing(path) as db:
         db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0")
     failed = harness("journal", "check")
     assert failed.code == 3
-    assert "altered on disk: campaign 1" in failed.stderr and "campaign 2  intact" in failed.stdout
+    assert "altered on disk: campaign 1" in failed.stderr and "1 campaign intact, 1 altered" in failed.stdout
     assert "move" not in failed.stderr.lower()
     assert "altered" in harness("journal", "check", "--json").stdout
     assert "Excluded from tables: campaign 1" in harness("journal", "check", "--exclude").assert_ok().stderr

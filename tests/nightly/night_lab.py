@@ -80,6 +80,11 @@ class Lab:
             ]
 
 
+def statuses(report: NightReport) -> dict[str, str]:
+    """Return the status of each set of each device."""
+    return {f"{device.device}/{row.set}": row.status for device in report.devices for row in device.sets}
+
+
 @dataclass
 class PretendEngine:
     """Reports jobs as done in the seconds given by set, or as failed, with an empty campaign for each.

@@ -43,6 +43,15 @@ def test_accepting_needs_a_change_of_that_name(lab: Lab) -> None:
         accept_changes(Workspace(lab.root / "empty"), "one", ["layer5"], "why")
 
 
+def test_a_stopped_night_hides_no_change(lab: Lab) -> None:
+    """After a night that was stopped, the changes of the complete night before can be accepted."""
+    with FleetStore(lab.workspace.fleet) as store:
+        ((night, _, report),) = store.reports()
+        store.record_report("2099-01-01", {**report, "stopped": True, "compared": []})
+    (acceptance,) = accept_changes(lab.workspace, "one", ["layer5"], "compiler 2.1")
+    assert acceptance.night == night
+
+
 def test_accepted_change_is_no_regression_and_a_further_one_is(lab: Lab) -> None:
     """Later nights list an accepted change with its reason and do not regress; twice the change is a regression."""
     (acceptance,) = accept_changes(lab.workspace, "one", ["layer5"], "compiler 2.1")

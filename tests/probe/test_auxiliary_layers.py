@@ -232,24 +232,15 @@ def test_layers_that_branch_on_signs_read_both() -> None:
     assert kinds["Relu", False] == ("abs",)
 
 
-def test_a_pixel_of_a_quantised_map_is_read_without_the_rest() -> None:
-    """The auxiliary layer of a byte map in a private layout takes one pixel as bytes, and converts nothing else."""
+@pytest.mark.parametrize("opset", [11, 13])
+def test_a_pixel_of_a_quantised_map_is_read_without_the_rest(opset: int) -> None:
+    """The auxiliary layer of a byte map in a private layout convolves one pixel on integers, and slices nothing."""
     probe = null_probe(
-        [TensorType("uint8", (1, 8, 6, 6))], ["convolution"], AuxiliaryKind.AVGPOOL, 13, "null", layouts=["private"]
-    )
-    *_, pixel, last = graph_of(probe.model).node
-    assert (pixel.op_type, last.op_type) == ("MaxPool", "DequantizeLinear")
-    assert run_on_onnxruntime(probe.model)[0].shape == (1, 8, 1, 1)
-
-
-def test_a_pixel_of_a_quantised_map_is_an_average_in_old_opsets() -> None:
-    """MaxPool takes no bytes before opset 12: there the map is pooled between conversions, and never sliced."""
-    probe = null_probe(
-        [TensorType("uint8", (1, 8, 6, 6))], ["convolution"], AuxiliaryKind.AVGPOOL, 11, "null", layouts=["private"]
+        [TensorType("uint8", (1, 8, 6, 6))], ["convolution"], AuxiliaryKind.AVGPOOL, opset, "null", layouts=["private"]
     )
     ops = [node.op_type for node in graph_of(probe.model).node]
-    assert "AveragePool" in ops and "Slice" not in ops and ops[-1] == "DequantizeLinear"
-    assert run_on_onnxruntime(probe.model)[0].shape == (1, 8, 1, 1)
+    assert ops[-3:] == ["Conv", "QuantizeLinear", "DequantizeLinear"] and "Slice" not in ops
+    assert run_on_onnxruntime(probe.model)[0].shape == (1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("opset", OPSETS)

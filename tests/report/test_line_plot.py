@@ -87,7 +87,9 @@ def test_page_is_drawn_without_requests_and_names_stay_text(browser: Browser, tm
     name = "</script><img src='http://x.invalid/' onerror='alert(1)'>$$x^2$$&\x1b[31m"
     series = [PlotSeries(name, ((1, 1.0), (2, 2.0)), Mark(0, name)), PlotSeries("b", ((1, 2.0),))]
     page = tmp_path / "p.html"
-    write_figure(page, name, line_plot(series, PlotAxis(name, ticks=((1, name), (2, "two"))), PlotAxis(name)))
+    write_figure(
+        page, name, line_plot(series, PlotAxis(name, ticks=((1, name), (2, "two"))), PlotAxis(name)), f"harness {name}"
+    )
     visit = browser.open(page)
     assert (visit.errors, visit.dialogs) == ([], [])
     assert {address.partition(":")[0] for address in visit.requests} <= {"file", "data", "blob"}
@@ -97,5 +99,5 @@ def test_page_is_drawn_without_requests_and_names_stay_text(browser: Browser, tm
 
 def test_page_fits_a_phone_and_paper(browser: Browser, tmp_path: Path) -> None:
     """A figure of two series shrinks to the width of a phone and of paper."""
-    write_figure(tmp_path / "p.html", "title", line_plot([FALLING, WIDE], PlotAxis("rows"), PlotAxis("cycles")))
+    write_figure(tmp_path / "p.html", "title", line_plot([FALLING, WIDE], PlotAxis("rows"), PlotAxis("cycles")), "")
     browser.open(tmp_path / "p.html").assert_sound()

@@ -59,8 +59,9 @@ def test_slower_layer_stands_first_when_sorted_by_its_step(
     path = tmp_path / "nights.html"
     write_history(path, [history(subjects)], "harness nightly history")
     visit = browser.open(path, viewport={"width": 390, "height": 844})
-    visit.page.locator("thead button").nth(5).click()
-    row = visit.page.locator("tbody tr").first
+    table = visit.page.locator("table").nth(1)
+    table.locator("thead button").nth(5).click()
+    row = table.locator("tbody tr").first
     assert layer_name(4) in row.inner_text() and "2026-11-05" in row.inner_text()
     assert row.locator("td.bad").count() == 1
     assert row.locator("circle").count() == 1
@@ -71,22 +72,36 @@ def test_slower_layer_stands_first_when_sorted_by_its_step(
 def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """An accepted step is shown with its reason and not in the colour of warnings."""
     monkeypatch.setattr(night_history, "MAX_FIGURES", 1)
-    assert "bad" in render_history([history(subjects)], "").partition("</table>")[0].partition("<table>")[2]
+    assert "bad" in render_history([history(subjects)], "").split("<table>")[2].partition("</table>")[0]
     page = render_history([history(subjects, accepted="compiler 2.1")], "")
-    table = page.partition("</table>")[0].partition("<table>")[2]
+    table = page.split("<table>")[2].partition("</table>")[0]
     assert "compiler 2.1" in table and "bad" not in table
 
 
-def test_only_the_first_subjects_have_figures_and_all_have_curves(
+def test_steps_of_all_sets_come_first(subjects: tuple[SubjectHistory, ...]) -> None:
+    """The first table has the steps of every set with device, night and size; without a step the page says so."""
+    page = render_history([history(subjects), history(subjects, "speech")], "")
+    steps = page.partition("</table>")[0]
+    assert (
+        steps.count("2026-11-05") == steps.count("fingerprint unchanged") == 2
+        and "vision" in steps
+        and "speech" in steps
+        and layer_name(4) in steps
+    )
+    calm = tuple(replace(one, steps=()) for one in subjects)
+    assert "No network or layer has a step" in render_history([history(calm)], "")
+
+
+def test_only_subjects_that_changed_have_figures_and_all_have_curves(
     subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above the limit of figures the page says how many subjects have a curve only; those with steps have figures."""
-    monkeypatch.setattr(night_history, "MAX_FIGURES", 8)
+    """A layer without a step has a curve only; above the limit of figures the page says how many have none."""
     layers = [one for one in subjects if one.subject.kind == "layer"]
-    many = tuple(
-        replace(one, subject=replace(one.subject, name=f"{at} {one.subject.name}")) for at in range(5) for one in layers
-    )
+    drawn = [one for one in subjects if one.subject.kind != "layer" or one.steps]
+    page = render_history([history(subjects)], "")
+    assert page.count('class="curve"') == len(subjects) and page.count("data-figure=") == len(drawn) < len(subjects)
+    monkeypatch.setattr(night_history, "MAX_FIGURES", 3)
+    many = tuple(replace(one, subject=replace(one.subject, name=f"{one.subject.name} again")) for one in layers)
     page = render_history([history((*subjects, *many))], "")
-    assert page.count('class="curve"') == len(subjects) + len(many)
-    assert page.count("data-figure=") == 8
-    assert f"{len(subjects) + len(many) - 8} subjects without a step have no figure" in page
+    assert page.count("data-figure=") == 3
+    assert f"{len(subjects) + len(many) - 3} more subjects: the table has the curves" in page

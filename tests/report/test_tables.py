@@ -130,7 +130,7 @@ def test_layers_as_the_device_reports_them_stand_beside_their_estimates(browser:
     plain = [[cell.strip().replace("\u202f", " ").replace("\u2212", "-") for cell in row] for row in rows]
     assert plain == [
         [HOSTILE, "50.0 %", "2.000", "1.000", "-50.0 %", "Conv"],
-        ["c_s", "70.00", "69.00", "-1.4 %", "µs"],
+        ["c, per run", "70.00", "69.00", "-1.4 %", "µs"],
     ]
     assert section.locator("[data-figure]").count() == 1
 

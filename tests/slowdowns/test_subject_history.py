@@ -72,3 +72,18 @@ def test_unknown_names_are_refused_with_similar_ones() -> None:
     with pytest.raises(UsageError) as caught:
         slowed(night, {"layr3": 1.1})
     assert "layer3" in caught.value.next_step
+
+
+def test_a_latency_is_that_of_one_copy() -> None:
+    """If the probes hold four copies of each layer, latencies and intervals are a quarter, and steps are the same."""
+    made = nights(*[MadeDevice()] * 4, *[MadeDevice(slow={4: 1.1})] * 3)
+    stacked = [replace(one, layers=tuple(replace(layer, copies=4) for layer in one.layers)) for one in made]
+    found, quarters = ({one.subject: one for one in histories(series, 0.01)} for series in (made, stacked))
+    assert found.keys() == quarters.keys()
+    for subject, own in found.items():
+        factor = 4 if subject.kind == "layer" else 1
+        for night, other in zip(own.nights, quarters[subject].nights, strict=True):
+            shown = (other.latency_s, other.halfwidth_s, other.level_s)
+            assert shown == pytest.approx([one / factor for one in (night.latency_s, night.halfwidth_s, night.level_s)])
+        assert [step.night for step in own.steps] == [step.night for step in quarters[subject].steps]
+        assert [step.change for step in own.steps] == pytest.approx([step.change for step in quarters[subject].steps])

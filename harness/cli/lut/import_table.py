@@ -56,7 +56,7 @@ def import_table(
     network, which is only used to check the estimates. The table is named DEVICE/DATE-import-HASH; measured tables take
     precedence over imported ones.
 
-    Example: harness lut import conv.csv --mapping conv.toml --sample 3000 --held-out 1000
+    Example: harness lut import conv.csv --mapping conv.toml --sample 3000
     """
     from harness.table_import.importing import Sampling, import_lut
 

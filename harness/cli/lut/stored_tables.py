@@ -86,7 +86,7 @@ def prune(
     for table, files in plan.referred:
         shown = ", ".join(str(path.relative_to(workspace.root)) for path in files[:_SHOWN_FILES])
         more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-        note(f"{table.name} stays: {shown}{more} refers to it")
+        note(f"{table.name} stays: it is named in {shown}{more}")
 
 
 def _no_table(workspace: Workspace, device: str | None) -> LutNotFound:

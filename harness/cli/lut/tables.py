@@ -53,7 +53,7 @@ def build(
     Example: harness lut build --device cpu01
     """
     from harness.lut.build import build_lut
-    from harness.lut.lut_tables import overhead_json, overhead_parts, warnings_of
+    from harness.lut.lut_tables import A_B_C, overhead_json, overhead_parts, warnings_of
 
     workspace = find_workspace(directory)
     device = device or workspace.default_device
@@ -77,7 +77,8 @@ def build(
     else:
         what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
         print_line(f"{table.path}  {what}")
-        print_report(list(overhead_parts(table)))
+        print_report(list(overhead_parts(table, A_B_C.values())))
+        note("`harness lut show` lists all terms of the fit, and the layers")
         for warning in warnings_of(table):
             note(warning)
 
@@ -141,7 +142,7 @@ def diff(
 
     A layer has changed if it differs by more than 2 % and three standard errors (z).
 
-    Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
+    Example: harness lut diff cpu01/2026-01-01-0a1b cpu01/2026-01-02-4e5f
     """
     from harness.lut.layer_diff import compare
     from harness.lut.lut_tables import changes_table

@@ -81,7 +81,7 @@ def accept(
 
     Later reports do not count them as regressions. A further change of the same layer or network is reported again.
 
-    Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
+    Example: harness nightly accept conv1 --device npu01 --because compiler-2.1
     """
     from harness.nightly.set_history import accept_changes
 
@@ -106,10 +106,10 @@ def try_slower(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Rehearse a slow-down.
+    """Show whether a night would notice a slow-down.
 
-    The last night is compared again, as if a layer or a network had been slower. No device is contacted, and nothing is
-    recorded. Slowing a layer does not slow its network in the rehearsal; list both with --slow.
+    The last night is compared again, as if layers or networks had been slower. No device is contacted, and nothing is
+    recorded. Slowing a layer does not slow its network in this rehearsal; list both with --slow.
 
     Example: harness nightly try --slow conv1:1.05 --device npu01
     """

@@ -18,14 +18,13 @@ from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import check_results, file_option
 from harness.cli.terminal.output import note, print_error, print_json, print_report
-from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
+from harness.cli.terminal.progress import LINE_EVERY_S, show_jobs, stop_on_interrupt
 from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
-    from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
     from harness.nightly.night_plan import NightPlan
     from harness.nightly.night_report import NightReport
@@ -87,8 +86,8 @@ def run(
     if dry_run:
         _show_forecast(found, workspace, which, json)
         return
-    jobs = engine_of(found, workspace, _lines_of)
-    with _stop_on_signal() as stop:
+    with show_jobs(LINE_EVERY_S) as begin, _stop_on_signal() as stop:
+        jobs = engine_of(found, workspace, lambda job: begin(*_label_of(job)))
         report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
     written = _write(report, workspace, files.markdown, files.junit)
     if files.html is not None:
@@ -120,13 +119,12 @@ def _show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: boo
         print_report([forecast_table(jobs, night)])
 
 
-def _lines_of(job: ProfileRequest) -> Observer:
-    """Return the observer of a job; the same networks on the same device took as long in earlier nights."""
+def _label_of(job: ProfileRequest) -> tuple[str, str]:
+    """Return a job's label and command; the same networks on the same device took as long in earlier nights."""
     from harness.nightly.due_jobs import JobName
 
     name, models = JobName.parse(job.name), " ".join(map(str, job.models))
-    label = f"{job.device}, {name.set}" if name else job.name
-    return show_lines(label, LINE_EVERY_S, f"nightly {job.device} {models}")
+    return f"{job.device}, {name.set}" if name else job.name, f"nightly {job.device} {models}"
 
 
 def _end_with_verdict(report: NightReport, written: Path) -> None:
@@ -136,10 +134,11 @@ def _end_with_verdict(report: NightReport, written: Path) -> None:
     if report.stopped:
         step = "Run the same command again: it continues and replaces the report"
         raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
+    plain = verdict(report).replace("*", "").replace("\\", "")
     if report.exit_code:
-        plain = verdict(report).replace("*", "").replace("\\", "")
         print_error(HarnessError(printable(plain), next_step=f"See {written}"))
         raise typer.Exit(report.exit_code)
+    note(plain)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_report, write_result
 from harness.npu.npu_options import MachineChoice, Options
@@ -31,7 +31,7 @@ def compile_command(
         bool, typer.Option("--explain", help="Show the alternatives considered for each chain, with predicted times.")
     ] = False,
     *,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,
     json: arguments.Json = False,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json
 from harness.npu.npu_options import MachineChoice, Options
 
@@ -14,7 +16,7 @@ from harness.npu.npu_options import MachineChoice, Options
 def disassemble_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,
     json: arguments.Json = False,

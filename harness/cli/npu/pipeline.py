@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json, print_report
 from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 
@@ -17,7 +18,7 @@ def pipeline_command(
     model: arguments.Model,
     machine: MachineChoice,
     options: PipelineOptions,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:

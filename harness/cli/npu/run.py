@@ -12,7 +12,7 @@ import typer
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_line
-from harness.cli.options.option_groups import spread
+from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
@@ -45,7 +45,7 @@ def run_command(
     options: RunOptions,
     files: RunFiles,
     *,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     shown: RowOptions,
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,
@@ -78,7 +78,7 @@ def run_command(
         from harness.npu.run.run_page import roofline_plot
         from harness.report.html import write_figure
 
-        write_figure(files.roofline, *roofline_plot(run))
+        write_figure(files.roofline, *roofline_plot(run), command_line())
     if files.html is not None:
         from harness.npu.run.run_page import write_run
 

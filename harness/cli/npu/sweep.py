@@ -10,7 +10,8 @@ import typer
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import OnlyFields, spread
+from harness.cli.options.arguments import command_line
+from harness.cli.options.option_groups import Heading, OnlyFields, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
@@ -61,7 +62,7 @@ def sweep_command(
     machines: GridOptions,
     results: SweepResults,
     *,
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     limits: Annotated[RunOptions, OnlyFields(("cycle_budget",))],
     jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel processes.")] = 1,
     dim: arguments.Dims = None,
@@ -69,16 +70,20 @@ def sweep_command(
 ) -> None:
     """Compile and time a network for many machines.
 
-    They differ in the values of parameters, in presets, or in both. The knee is the value beyond which more of a
-    parameter gains little: the point farthest below the line from the first value to the last (Kneedle), on logarithmic
-    axes if the values are spaced by a factor. A machine that cannot run the network stays in the table with the reason.
-    Sizes that belong together scale together, unless you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes
-    with nb_bytes. Machines on the Pareto front are marked: no other machine is both faster and smaller, or, with --cost
-    energy, both faster and lower in energy. If a larger machine is slower than a smaller one, the sweep also runs the
-    smaller machine's program on it, to separate effects of the compiler from those of the hardware. The limit of
-    processor time (HARNESS_NPU_SECONDS) applies to each process separately.
+    They differ in the values of parameters, in presets, or in both. Sizes that belong together scale together, unless
+    you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. A machine that cannot run the
+    network stays in the table with the reason.
 
-    Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
+    The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
+    first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. Machines on the Pareto
+    front are marked: no other machine is both faster and smaller, or, with --cost energy, both faster and lower in
+    energy.
+
+    If a larger machine is slower than a smaller one, the sweep also runs the smaller machine's program on it, to
+    separate effects of the compiler from those of the hardware. The limit of processor time (HARNESS_NPU_SECONDS)
+    applies to each process separately.
+
+    Example: harness npu sweep model.onnx --set nb_bytes=512K:8M:x2
     """
     from harness.npu.loading import load_model
     from harness.npu.sweep import grid, points, sweep_tables
@@ -94,7 +99,7 @@ def sweep_command(
     if results.plot is not None:
         from harness.report.html import write_figure
 
-        write_figure(results.plot, *sweep_tables.sweep_plot(sweep))
+        write_figure(results.plot, *sweep_tables.sweep_plot(sweep), command_line())
     if json:
         print_json(**sweep_tables.json_fields(sweep))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
-from harness.cli.options.option_groups import OnlyFields, spread
+from harness.cli.options.option_groups import Heading, OnlyFields, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_line, write_result
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
@@ -20,7 +20,7 @@ def trace_command(
     output: Annotated[Path, file_option("--output", "-o", help="Write the trace to this file.")],
     machine: MachineChoice,
     limits: Annotated[RunOptions, OnlyFields(("cycle_budget",))],
-    compiler: Options,
+    compiler: Annotated[Options, Heading("Options of the compiler")],
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:

@@ -207,7 +207,7 @@ Threads = Annotated[
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingOptions:
     """How a command reads its networks, and the threads that it concerns."""
 
     dim: Dims = None

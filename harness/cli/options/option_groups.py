@@ -7,6 +7,7 @@ or by metadata (`device_agents.emulated_npu.compiler.options.option`), for datac
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -32,6 +33,13 @@ class OnlyFields:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """Annotation of a dataclass parameter: the heading of its options in the help."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class _Option:
     """One option of a command: the parameter that typer sees, and how its value becomes that of the field."""
 
@@ -43,15 +51,15 @@ class _Option:
 def spread(command: Command) -> Command:
     """Return the command with one option for each field of its dataclass parameters."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[type, list[_Option]]] = {}
+    groups: dict[str, tuple[Any, list[_Option]]] = {}
     parameters = []
     for parameter in inspect.signature(command).parameters.values():
-        kind, only = _dataclass(hints[parameter.name])
-        if kind is None:
-            own = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
-            parameters.append(own)
+        hint = hints[parameter.name]
+        kind: Any = hint.__origin__ if get_origin(hint) is Annotated else hint
+        if not dataclasses.is_dataclass(kind):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
         else:
-            options = _options(kind, only)
+            options = _options(kind, getattr(hint, "__metadata__", ()))
             groups[parameter.name] = kind, options
             parameters += [each.parameter for each in options]
 
@@ -67,24 +75,21 @@ def spread(command: Command) -> Command:
     return run
 
 
-def _dataclass(hint: Any) -> tuple[type | None, OnlyFields | None]:
-    only = None
-    if get_origin(hint) is Annotated:
-        only = next((each for each in hint.__metadata__ if isinstance(each, OnlyFields)), None)
-        hint = hint.__origin__
-    return (hint if dataclasses.is_dataclass(hint) else None), only  # type: ignore[return-value]
-
-
-def _options(kind: type, only: OnlyFields | None) -> list[_Option]:
+def _options(kind: Any, notes: tuple[object, ...]) -> list[_Option]:
     hints = get_type_hints(kind, include_extras=True)
-    chosen = [each for each in dataclasses.fields(kind) if only is None or each.name in only.names]
-    return [_option(each, hints[each.name]) for each in chosen]
+    only = next((each.names for each in notes if isinstance(each, OnlyFields)), None)
+    heading = next((each.text for each in notes if isinstance(each, Heading)), None)
+    chosen = [each for each in dataclasses.fields(kind) if only is None or each.name in only]
+    return [_option(each, hints[each.name], heading) for each in chosen]
 
 
-def _option(declared: dataclasses.Field[Any], hint: Any) -> _Option:
+def _option(declared: dataclasses.Field[Any], hint: Any, heading: str | None) -> _Option:
     """Return the option of a field: its flag, its type in typer's words and its default."""
     if get_origin(hint) is Annotated:
-        return _Option(declared.name, _parameter(declared.name, declared.default, hint), _same)
+        info = copy.copy(hint.__metadata__[0])
+        info.rich_help_panel = heading
+        annotation = Annotated[hint.__origin__, info]
+        return _Option(declared.name, _parameter(declared.name, declared.default, annotation), _same)
     details = {key: declared.metadata[key] for key in ("min", "max", "metavar") if key in declared.metadata}
     if completion := declared.metadata.get("completion"):
         details["autocompletion"] = lambda incomplete: [name for name in completion() if name.startswith(incomplete)]
@@ -97,7 +102,7 @@ def _option(declared: dataclasses.Field[Any], hint: Any) -> _Option:
         convert = functools.partial(_size, _flag(declared, name))
     elif hint == tuple[str, ...]:
         hint, default, convert = list[str] | None, None, lambda values: tuple(values or ())
-    info = typer.Option(_flag(declared, name), help=declared.metadata["help"], **details)
+    info = typer.Option(_flag(declared, name), help=declared.metadata["help"], rich_help_panel=heading, **details)
     return _Option(declared.name, _parameter(name, default, Annotated[hint, info]), convert)
 
 

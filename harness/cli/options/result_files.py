@@ -51,7 +51,23 @@ def page_option(flag: str, help: str) -> Any:
 
 
 class ResultCommand(TyperCommand):
-    """A command that is refused if a result would replace one of its inputs, or another result."""
+    """A command that is refused if a result would replace one of its inputs, or another result.
+
+    Its help lists groups of options under headings of their own.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options without a heading, and then each group."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            heading = getattr(parameter, "rich_help_panel", None) or kind
+            if (record := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
         """Compare the files of all arguments and options, then run the command."""

@@ -66,12 +66,16 @@ class _Column:
 def lay_out(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: int, *, bars: bool = False, width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table, fitted to `width` if given; the first `left` columns, and bars, are flush left."""
+    """Return the lines of a table, fitted to `width` if given.
+
+    The first `left` columns are flush left, and so is the last one if it holds bars or sentences.
+    """
+    last = len(header) - 1 if bars or any(len(row[-1].split()) > _SENTENCE_WORDS for row in rows) else None
     columns = [
         _Column(
             head,
             [row[at] for row in rows],
-            at < left or (bars and at == len(header) - 1),
+            at < left or at == last,
             any(not _NUMERIC.match(row[at]) and not _BAR.match(row[at]) for row in rows),
             at == 0,
         )

@@ -74,13 +74,14 @@ def _width_of(stream: TextIO | None) -> int | None:
 
 
 def note_from_signal(text: str) -> None:
-    """Print a line on stderr from a signal handler.
+    """Print a line on stderr from a signal handler, on a terminal below the line of progress and the echo of Ctrl-C.
 
     The signal may have come in the middle of a write to stderr. Its stream must not be entered a second time, which can
     end the interpreter, so the line goes to the descriptor.
     """
     try:
-        os.write(sys.stderr.fileno(), f"{printable(text)}\n".encode())
+        before = "\n" if sys.stderr.isatty() else ""
+        os.write(sys.stderr.fileno(), f"{before}{printable(text)}\n".encode())
     except (OSError, ValueError):  # a stream in memory has no descriptor
         if not isinstance(sys.stderr, io.TextIOWrapper):
             note(text)

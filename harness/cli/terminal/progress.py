@@ -116,7 +116,7 @@ def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callab
 
 
 @contextlib.contextmanager
-def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
+def _drawn(line: ProgressLine | LineOfJobs, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
     """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
     from rich.console import Console
     from rich.live import Live
@@ -156,7 +156,8 @@ class Repeated:
 
     def _stop(self) -> None:
         self._is_over.set()
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_EVERY_S)  # Ctrl-C may have no effect before a wait ends
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:
@@ -167,9 +168,18 @@ class Repeated:
             self._start()
 
 
-def show_lines(label: str, quiet_s: float = 0.0, command: str = "") -> Observer:
-    """Return an observer that writes a line to stderr every few seconds, the first after `quiet_s`."""
-    return _PlainLines(ProgressLine(label, command), quiet_s)
+@contextlib.contextmanager
+def show_jobs(quiet_s: float = 0.0) -> Iterator[Callable[[str, str], Observer]]:
+    """Yield a function that returns the observer of a job, from its label and the command of its `ProgressLine`.
+
+    On a terminal all jobs share one line. In a file or pipe each writes lines of its own, the first after `quiet_s`.
+    """
+    if not sys.stderr.isatty():
+        yield lambda label, command: _PlainLines(ProgressLine(label, command), quiet_s)
+        return
+    jobs = LineOfJobs()
+    with _drawn(jobs):
+        yield jobs.begin
 
 
 class _PlainLines:
@@ -228,20 +238,65 @@ class ProgressLine:
     @property
     def text(self) -> str:
         """The line."""
-        progress = self._progress
-        return ": ".join(filter(None, (self._forecast(), self.label, "" if progress is None else _place(progress))))
+        return self.text_with("")
+
+    def text_with(self, others: str) -> str:
+        """Return the line with a remark on other jobs after the label."""
+        place = "" if self._progress is None else _place(self._progress)
+        return ": ".join(filter(None, (self._forecast(), f"{self.label}{others}", place)))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the command has begun and is not done."""
+        return self._progress is not None and not self._is_done
+
+    @property
+    def left_s(self) -> float:
+        """The forecast of the time left, infinite without one."""
+        with self._lock:
+            left_s = self._time.remaining_s
+        return math.inf if left_s is None else left_s
 
     def _begin(self) -> None:
         self._started_s = self.clock() - self.before_s
         self._time = TimeLeft(earlier_runs(self.command), self.clock, self.before_s)
 
     def _forecast(self) -> str:
-        with self._lock:
-            left_s = None if self._is_done else self._time.remaining_s
-        if left_s is None:
+        left_s = math.inf if self._is_done else self.left_s
+        if left_s == math.inf:
             return ""
         left_s, gone_s = max(1.0, left_s), self.clock() - self._started_s
         return f"{about(left_s)} left, {min(_MOST_DONE, gone_s / (gone_s + left_s)):.0%}"
+
+
+class LineOfJobs:
+    """Jobs side by side as one line: the one that takes longest, and how many others run."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._jobs: list[ProgressLine] = []
+
+    def begin(self, label: str, command: str) -> Observer:
+        """Return the observer of another job."""
+        job = ProgressLine(label, command, self._clock)
+        self._jobs.append(job)
+
+        def observe(progress: Progress) -> None:
+            if progress.note:
+                note(f"{label}: {progress.note}")
+            else:
+                job.see(progress)
+
+        return observe
+
+    @property
+    def text(self) -> str:
+        """The line; empty if no job runs."""
+        running = [job for job in self._jobs if job.is_running]
+        if not running:
+            return ""
+        others = f" and {len(running) - 1} more" if len(running) > 1 else ""
+        return max(running, key=lambda job: job.left_s).text_with(others)
 
 
 def about(seconds: float) -> str:

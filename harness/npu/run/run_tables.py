@@ -67,7 +67,7 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
         f"{formula:,.0f} cycles = wait {formula - max(io, compute):,.0f} + max(IO {io:,.0f}, compute {compute:,.0f})",
     )
     waited, control = timing.cycles(timing.wait_ps), timing.cycles(timing.control_ps)
-    yield "wait", f"{waited:,.0f} cycles of the {timing.waiting_queue.name} queue, control {control:,.0f}"
+    yield "wait", f"the {timing.waiting_queue.name} queue waits {waited:,.0f} cycles, control {control:,.0f} more"
     for wait in run.waits[:_SHOWN_WAITS]:
         yield "", _wait(wait, timing, timed.program.layers)
     yield (
@@ -101,8 +101,8 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
 
 
 def _wait(wait: WaitTime, timing: Timing, layers: Sequence[str]) -> str:
-    head = "at the end" if wait.pc < 0 else _instruction(wait.pc, wait.layer, layers)
-    return f"{timing.cycles(wait.ps):,.0f}: {head} for {_instruction(wait.due_pc, wait.due_layer, layers)}"
+    head = "the end of the run" if wait.pc < 0 else _instruction(wait.pc, wait.layer, layers)
+    return f"{timing.cycles(wait.ps):,.0f} cycles: {head} waits for {_instruction(wait.due_pc, wait.due_layer, layers)}"
 
 
 def _instruction(number: int, layer: int, layers: Sequence[str]) -> str:

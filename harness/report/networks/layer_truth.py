@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
 from harness.report.figures import NetworkPoint, compare
 from harness.report.page_values import (
     CaptionedFigure,
@@ -83,6 +84,6 @@ def _overhead(oracle: OracleReport) -> ReportTable:
     for name, one in oracle.overhead.items():
         unit = unit_for([max(abs(one.true), abs(one.fitted))], smallest=0)
         error = "" if one.error is None else signed_percent(one.error)
-        rows.append((display(name), unit.text(one.true), unit.text(one.fitted), error, unit.symbol))
+        rows.append((OVERHEAD_UNITS[A_B_C[name]], unit.text(one.true), unit.text(one.fitted), error, unit.symbol))
     header = ("coefficient", "reported", "fitted", "error", "unit")
     return ReportTable("Overhead: reported by the device, and fitted", header, tuple(rows), (0, 4))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.measure.summary import Z_95
 from harness.report.networks import layer_figures, network_graph
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import CaptionedFigure, ReportTable, Unit, display, duration, percent, unit_for
@@ -74,7 +75,7 @@ def _graph(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]]) -> list[
 def _bar(layer: LayerEstimate, whole_s: float) -> LayerBar:
     if layer.latency_s is None or layer.stderr_s is None:
         return LayerBar(display(layer.name), f"{display(layer.op)}, not in the table", None)
-    times = f"{duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer.latency_s, whole_s)}"
+    times = f"{duration(layer.latency_s)} ± {duration(Z_95 * layer.stderr_s)}, {_share(layer.latency_s, whole_s)}"
     return LayerBar(display(layer.name), f"{display(layer.op)}, {times}, {layer.source}", layer.latency_s)
 
 
@@ -97,7 +98,7 @@ class _Row:
         """Return the cells; `reached_s` is the time of this row and of all slower ones."""
         times = ("", "", "unknown", "")
         if self.latency_s is not None:
-            error = "" if self.stderr_s is None else unit.text(self.stderr_s, 2)
+            error = "" if self.stderr_s is None else unit.text(Z_95 * self.stderr_s, 2)
             shares = _share(self.latency_s, whole_s), _share(reached_s, whole_s)
             times = (*shares, unit.text(self.latency_s), error)
         return self.name, self.number, *times, self.op, self.source
@@ -112,7 +113,7 @@ def _layers(estimate: NetworkEstimate) -> ReportTable:
     rows.sort(key=lambda row: -(row.latency_s or 0.0))
     reached = itertools.accumulate(row.latency_s or 0.0 for row in rows)
     unit, whole_s = unit_for(row.latency_s or 0.0 for row in rows), estimate.covered_latency_s
-    header = ("layer", "no.", "share", "cumulative", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}")
+    header = ("layer", "no.", "share", "cumulative", f"latency, {unit.symbol}", f"± 95 %, {unit.symbol}")
     name = display(estimate.name)
     caption = (
         f"The {len(estimate.layers)} layers of {name} and the overhead, slowest first; no. is the order of execution"

@@ -49,15 +49,19 @@ def networks_table(pairs: Sequence[Pair], clock: str) -> ReportTable:
     unit = unit_for(estimate.covered_latency_s for estimate, _ in pairs)
     coverage = _coverage_columns(pairs)
     header = ["network", *coverage, f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
-    header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "floor", "in interval"] if measured else []
+    header += (
+        [f"measured, {unit.symbol}", f"± 95 %, {unit.symbol}", "error", "floor", "in interval"] if measured else []
+    )
     header += [f"naive sum, {unit.symbol}", "naive error"] if naive else []
-    header += [f"wall, {unit.symbol}"] if measured else []
+    has_wall = bool(measured) and clock == "cpu"  # a device's own time has no relation to wall time
+    header += [f"wall, {unit.symbol}"] if has_wall else []
     rows = tuple(
         (
             display(estimate.name),
             *(_COVERAGE[column](estimate) for column in coverage),
             *_estimated(estimate, unit),
             *(_measured(result, unit, naive) if measured else ()),
+            *((unit.text(result.wall_s) if result else "",) if has_wall else ()),
         )
         for estimate, result in pairs
     )
@@ -93,7 +97,7 @@ def _estimated(estimate: NetworkEstimate, unit: Unit) -> tuple[str, str]:
 
 def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tuple[str, ...]:
     if result is None:
-        return ("",) * (8 if naive else 6)
+        return ("",) * (7 if naive else 5)
     cells = [
         unit.text(result.measured_s),
         unit.text(result.measured_halfwidth_s, 2),
@@ -104,7 +108,7 @@ def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tupl
     if naive:
         known = result.naive_s is not None and result.naive_error is not None
         cells += [unit.text(result.naive_s or 0), signed_percent(result.naive_error or 0)] if known else ["", ""]
-    return *cells, unit.text(result.wall_s)
+    return tuple(cells)
 
 
 def scores(validation: Validation) -> Facts:

@@ -12,6 +12,7 @@ from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, d
 from harness.report.html import page
 from harness.report.page_values import (
     CaptionedFigure,
+    ReportTable,
     SavedFile,
     Unit,
     display,
@@ -20,6 +21,8 @@ from harness.report.page_values import (
     signed_percent,
     unit_for,
 )
+from harness.slowdowns.findings import UNCHANGED
+from harness.text import counted
 
 if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 _TEMPLATE = "history.html.j2"
 MAX_FIGURES = 40
 """Figures of a set; the other subjects have their curve in the table."""
+_LEAST_ROOM = 0.01
+"""Height of a figure above and below its levels, as a share: what varies less looks flat."""
 _WIDTH, _HEIGHT, _MARGIN = 120.0, 26.0, 3.0
 _MOST_TICKS = 8
 
@@ -39,17 +44,40 @@ def write_history(path: Path, sets: Sequence[SetHistory], command: str) -> None:
 
 def render_history(sets: Sequence[SetHistory], command: str) -> str:
     """Return the page as text."""
-    return page(_TEMPLATE, sections=[_section(one) for one in sets], saved=_saved(sets), command=command)
+    sections = [_section(one) for one in sets]
+    return page(_TEMPLATE, steps=_steps(sets), sections=sections, saved=_saved(sets), command=command)
+
+
+def _steps(sets: Sequence[SetHistory]) -> ReportTable:
+    """Return the steps of all sets, the newest first."""
+    rows = [
+        (
+            display(history.subject.name),
+            signed_percent(step.change),
+            step.night,
+            display(one.device),
+            display(one.set),
+            history.subject.kind,
+            display(", ".join(step.causes)) or UNCHANGED,
+        )
+        for one in sets
+        for history in one.subjects
+        for step in history.steps
+    ]
+    rows.sort(key=lambda row: row[2], reverse=True)
+    header = ("subject", "change", "since", "device", "set", "kind", "likely cause")
+    return ReportTable("Steps of all sets, the newest first", header, tuple(rows), words=(0, 2, 3, 4, 5, 6))
 
 
 def _section(one: SetHistory) -> dict[str, object]:
     """Return the section of one set on one device."""
-    drawn = sorted(one.subjects, key=lambda history: (history.subject.kind == "layer", not history.steps))[:MAX_FIGURES]
+    shown = [history for history in one.subjects if history.steps or history.subject.kind != "layer"]
+    drawn = sorted(shown, key=lambda history: history.subject.kind == "layer")[:MAX_FIGURES]
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
     several = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}"
     nights = f"{several if len(one.nights) > 1 else one.nights[0]}, {display(one.clock)} clock"
-    machine = f". The machine in the last night: {display(one.machine, 400)}" if one.machine else ""
+    machine = f". Machine in the last night: {display(one.machine, 400)}" if one.machine else ""
     unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
     latency = f"last night, {unit.symbol}"
     return {
@@ -58,7 +86,7 @@ def _section(one: SetHistory) -> dict[str, object]:
         "header": ("subject", "kind", "operator", latency, "±", "last step", "since", "accepted because"),
         "rows": [_row(one, history, unit) for history in one.subjects],
         "figures": figures,
-        "more": f"{left} subjects without a step have no figure here; the table has their curves." if left else "",
+        "more": f"{counted(left, 'more subject')}: the table has the curves." if left else "",
     }
 
 
@@ -137,7 +165,7 @@ def night_series(history: SubjectHistory) -> str:
     values = [night.latency_s / unit.seconds for night in nights]
     lows = [(night.latency_s - night.halfwidth_s) / unit.seconds for night in nights]
     highs = [(night.latency_s + night.halfwidth_s) / unit.seconds for night in nights]
-    room = 0.2 * (max(highs) - min(lows)) or 0.01 * max(highs)
+    room = max(0.2 * (max(highs) - min(lows)), _LEAST_ROOM * max(highs))
     label = f"{'relative latency' if is_relative else 'latency'}, {unit.symbol}"
     ranges = (-0.5, len(nights) - 0.5), (min(lows) - room, max(highs) + room)
     plot = base_figure(220, ("night", label), ("linear", "linear"), *ranges)

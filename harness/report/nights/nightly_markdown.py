@@ -15,6 +15,7 @@ from harness.nightly.night_report import (
     SetRow,
 )
 from harness.report.page_values import display, duration, signed_percent
+from harness.slowdowns.findings import UNCHANGED
 from harness.text import counted
 
 MAX_ROWS = 50
@@ -96,7 +97,7 @@ def _changes(changes: Sequence[Change]) -> str:
             f"**{signed_percent(one.change)}** [{signed_percent(one.interval[0])}, {signed_percent(one.interval[1])}]",
             f"{one.p_value:.1g}",
             f"{plain(one.since[:10])}{', new' if one.fresh else ''}",
-            plain(", ".join(one.causes)) or "unknown",
+            plain(", ".join(one.causes)) or UNCHANGED,
         )
         for one in changes
     ]
@@ -131,13 +132,10 @@ def _attention(items: Sequence[AttentionItem]) -> str:
 
 def _not_compared(report: NightReport) -> str:
     """Return the sets that could not be compared, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in report.not_compared:
-        by_reason.setdefault(one.not_compared, []).append(f"{plain(one.set)} on {plain(one.device)}")
     lines = []
-    for reason, names in list(by_reason.items())[:MAX_ROWS]:
+    for reason, names in list(report.not_compared_by_reason.items())[:MAX_ROWS]:
         more = f" and {len(names) - MAX_ROWS} more" if len(names) > MAX_ROWS else ""
-        lines.append(f"- {', '.join(names[:MAX_ROWS])}{more}: {plain(reason)}")
+        lines.append(f"- {', '.join(map(plain, names[:MAX_ROWS]))}{more}: {plain(reason)}")
     return "\n".join(lines)
 
 

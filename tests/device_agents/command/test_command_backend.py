@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,6 @@ import numpy
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from load_requests import request_of
 from nullbench import Truth, build_network
 from onnx import numpy_helper
@@ -30,14 +25,12 @@ from processes import runs, wait_until
 from device_agents import arrays
 from device_agents.backends import Refused, create
 from device_agents.backends.command.command_backend import MOST_HANGS
-from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
 from device_agents.messages import Sample
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 TOOL = REPOSITORY / "tests" / "stand_ins" / "stand_in_tool.py"
-DOCUMENT = REPOSITORY / "docs" / "vendor_tools.md"
 WORDS = [sys.executable, "-I", "-S", str(TOOL), "--graph={model}", "--num_runs={runs}"]
 AVERAGE = r"pattern:^Timings in us: Init: [0-9.]+, Inference \(avg\): (.+)$"
 EACH = "json:$.runs[*].us"
@@ -424,108 +417,3 @@ def test_wrong_options_are_refused(changes: dict[str, Any], named: str) -> None:
     """A missing, unknown or wrong option is named when the session opens, before any measurement."""
     with pytest.raises(Refused, match=named):
         create("command", options(**changes))
-
-
-def test_patterns_are_of_whole_lines() -> None:
-    """Alternatives stay within the anchors, other lines do not count, and lines may end with CR LF."""
-    find = latency_rule(r"pattern:^mean ([0-9.]+) ms|median ([0-9.]+) ms$".replace("median (", "median (?:")).find
-    assert find("x\nmean 1.5 ms\r\ny") == [1.5]
-    for text in ("the mean 1.5 ms", "mean 1.5 ms more", "mean 1.5 ms\nmean 1.5 ms", "", "median 2.5 ms"):
-        with pytest.raises(ValueError, match=r"matches|not a number"):
-            find(text)
-
-
-DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=12,
-)
-PATHS = st.lists(st.sampled_from([".a", ".b", "['c']", "[0]", "[1]"]), max_size=3).map("".join)
-
-
-@given(DOCUMENTS, PATHS, st.booleans())
-def test_json_paths_find_numbers_or_say_why(document: Any, path: str, each: bool) -> None:
-    """Whatever the document, a path finds what plain indexing finds, if that is a number, or raises ValueError."""
-    expected: Any = None
-    try:
-        expected = eval(re.sub(r"\.([a-c])", r"['\1']", f"document{path}"))  # noqa: S307 - a handful of known paths
-        kind = type(expected)
-    except (KeyError, TypeError, IndexError):
-        kind = None
-    rule = latency_rule(f"json:${path}{'[*]' if each else ''}")
-    text = json.dumps(document)
-    if kind in (int, float) and not each:
-        found = rule.find(text)
-        assert found == [pytest.approx(float(expected), nan_ok=True)]
-    elif kind is list and each and expected and all(type(one) in (int, float) for one in expected):
-        assert rule.find(text) == [pytest.approx(float(one), nan_ok=True) for one in expected]
-    else:
-        with pytest.raises(ValueError, match=r"\$"):
-            rule.find(text)
-
-
-@given(st.floats() | st.floats(1e-12, 1e14), st.sampled_from(["s", "ms", "us", "ns"]))
-def test_latencies_are_positive_and_bounded(figure: float, unit: str) -> None:
-    """Every figure is a latency from a nanosecond to 10,000 s, or an error."""
-    try:
-        time_ns = nanoseconds(figure, unit)
-    except ValueError:
-        seconds = figure * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
-        assert not 0.6e-9 <= seconds <= 0.9999e4
-    else:
-        assert 1 <= time_ns <= 10**13
-
-
-def _examples() -> list[Any]:
-    """The devices that docs/vendor_tools.md shows, each with a sample of output and its latencies."""
-    text = DOCUMENT.read_text()
-    found = re.findall(
-        r"```toml\n(\[devices\.[^`]+)```.*?```(?:text|json)\n([^`]+)```\s+Latency: ([0-9., ]+) ms", text, re.DOTALL
-    )
-    devices = [(next(iter(tomllib.loads(table)["devices"].items())), *rest) for table, *rest in found]
-    return [pytest.param(device, output, latencies, id=name) for (name, device), output, latencies in devices]
-
-
-@pytest.mark.parametrize(("device", "output", "latencies"), _examples())
-def test_examples_of_the_documentation_hold(
-    device: dict[str, Any],
-    output: str,
-    latencies: str,
-    model: AssembledModel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each example is a valid device whose rule finds the listed latencies in the sample of output."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (tmp_path / "output").write_text(output)
-    script = f"""#!/bin/sh
-sleep 0.3
-for word; do case $word in --exportTimes=*) exec cat {tmp_path}/output > "${{word#*=}}";; esac; done
-exec cat {tmp_path}/output
-"""
-    settings = dict(device["options"])
-    for option in ("run", "push", "remove", "version"):
-        if isinstance(settings.get(option), list) and shutil.which(settings[option][0]) is None:
-            (programs / settings[option][0]).write_text(script)
-            (programs / settings[option][0]).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    expected = [round(float(one) * 1e6) for one in latencies.split(",")]
-    if len(expected) > 1:
-        settings["runs"] = len(expected)
-    backend = loaded(settings, model)
-    assert device["backend"] == "command"
-    assert [backend.run("p").wall_ns for _ in expected] == expected
-
-
-def test_all_three_tools_are_documented() -> None:
-    """The examples are those of ONNX Runtime, TensorFlow Lite and TensorRT."""
-    words = " ".join(" ".join(example.values[0]["options"]["run"]) for example in _examples())
-    assert all(tool in words for tool in ("onnxruntime_perf_test", "benchmark_model", "trtexec"))
-
-
-def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
-    """A pattern that tries all divisions of a long word is refused within seconds, and the error names the pattern."""
-    rule = latency_rule("pattern:^(?:a+)+([0-9]*)$")
-    with pytest.raises(ValueError, match="takes more than"):
-        rule.find("a" * 60 + "b")

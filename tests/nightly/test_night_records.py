@@ -1,0 +1,86 @@
+"""What nights store, and what later versions and scripts read of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from night_lab import NIGHT, Lab, PretendEngine, unreachable
+
+from harness.fleet.store import FleetStore
+from harness.nightly.night_report import AttentionItem, Change, NightReport, SetComparison, SetRow, gravest
+from harness.nightly.night_tables import rehearsal_table
+from harness.nightly.set_comparison import was_reported
+from harness.nightly.status import night_status
+from harness.workspace import Workspace
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A workspace with one null device and three networks."""
+    return Lab(tmp_path / "lab")
+
+
+def test_gravest_code_counts() -> None:
+    """The exit code is the gravest of several: 1 > 3 > 4 > 5 > 6 > 7."""
+    assert [gravest(codes) for codes in ([], [0, 7], [7, 5, 4], [6, 7], [3, 4], [7, 1, 3])] == [0, 7, 4, 6, 3, 1]
+
+
+def test_row_survives_the_store(lab: Lab) -> None:
+    """The record of a job is read back unchanged, including its failure."""
+    lab.run(lab.plan("a", nightly="retries = 0"), engine=PretendEngine(lab.workspace, errors={"one/a": unreachable()}))
+    with FleetStore(lab.workspace.fleet) as store:
+        (job,) = store.jobs(NIGHT.isoformat())
+    row = SetRow.from_record(job.outcome)
+    assert row.failure is not None and row.failure.what == "one does not answer" and row.failure.exit_code == 4
+    assert (row.set, row.status, job.name) == ("a", "failed", row.job)
+
+
+def test_records_of_the_version_before_are_read() -> None:
+    """A job's record and a night's report, as the version before stored them, are read with all of their values."""
+    failure = {"kind": "LinkLost", "what": "w", "why": "y", "next_step": "n", "fault": "link", "retry_helps": True}
+    record = {"set": "a", "label": "a-1", "job": "j", "status": "failed", "reason": "w", "device_s": 1.5, "attempts": 2}
+    record |= {"probes": 0, "refused": 0, "unsettled": 0, "campaigns": [1, 2], "watch": None, "golden_s": 0.1}
+    record |= {"started": "s", "ended": "e", "fingerprint": {"cpu": "x"}, "now": True}
+    row = SetRow.from_record({**record, "failure": {**failure, "exit_code": 4, "trace": ""}})
+    assert (row.campaigns, row.device_s, row.now) == ((1, 2), 1.5, False)
+    assert row.failure is not None and row.failure.kind == "LinkLost"
+
+    change = {"subject": "layer a", "state": "new", "change": 0.05, "fresh": True, "told": "layer a is slower"}
+    compared = [{"device": "d", "set": "s", "changes": [change], "detectable": {"layer b": 0.01}}]
+    reports = [("2026-11-01", "f", {"compared": compared, "chores": [], "regressions": [change]})]
+    slower = Change("d", "s", "layer a", "layer", "a", "", (), "step", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "")
+    assert was_reported(slower, "2026-11-02", reports)
+    assert not was_reported(replace(slower, change=-0.04), "2026-11-02", reports)
+    assert not was_reported(replace(slower, subject="layer b"), "2026-11-02", reports)
+
+
+@pytest.mark.parametrize("key", ["attention", "chores"])
+def test_nights_of_the_version_before_have_a_status(key: str, tmp_path: Path) -> None:
+    """The status counts what needed attention, also in reports that the version before stored under another key."""
+    workspace = Workspace(tmp_path)
+    with FleetStore(workspace.fleet) as store:
+        store.record_report("2026-11-01", {"exit_code": 4, "devices": [], "regressions": [], key: [{}, {}]})
+    (night,) = night_status(workspace).nights
+    assert (night.exit_code, night.attention) == (4, 2)
+
+
+def test_keys_of_a_report_are_the_names_of_its_fields() -> None:
+    """Scripts and later nights find a report's lists under the names that the report has from Python."""
+    change = Change("d", "s", "layer a", "layer", "a", "", (), "new", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "slower")
+    item = AttentionItem("d", "disk", "w", "y", "n")
+    report = NightReport("n", "p", "s", "f", 1, (), (item,), (SetComparison("d", "s", 1, True, changes=(change,)),))
+    data = report.data
+    keys = {"night", "plan", "started", "finished", "measured", "devices", "attention", "compared", "stopped"}
+    assert {*data} == keys | {"exit_code", "regressions", "improvements"}
+    assert data["attention"][0]["kind"] == "disk" and data["regressions"] == data["compared"][0]["changes"]
+    assert data["regressions"][0]["summary"] == "slower" and data["exit_code"] == 7
+
+
+def test_a_rehearsal_counts_only_what_has_the_name() -> None:
+    """The smallest detectable change is that of the named layer or network, also if other names begin with its name."""
+    detectable = {"layer n5 (Conv) in ab": 0.03, "layer n5 (Conv, alone) in ab": 0.02, "layer n51 (Conv) in ab": 0.01}
+    compared = SetComparison("d", "s", 1, False, {**detectable, "network n5x": 0.005, "network net": 0.04})
+    rows = rehearsal_table([compared], {"n5": 1.1, "net": 1.2}).rows
+    assert [(row[1], row[-1]) for row in rows] == [("n5", "+2.0%"), ("net", "+4.0%")]
