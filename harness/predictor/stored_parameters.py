@@ -18,7 +18,7 @@ from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import Amount, Share, StrictModel
 
-_VERSION = 9
+_VERSION = 10
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Row = tuple[_Number, ...]
 
