@@ -30,7 +30,7 @@ CHANNEL_CHOICES = (3, 20, 180)
 EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
 STACKS = (2, 4, 8)
-MANY_INPUTS = 32
+MANY_INPUTS = 128
 """Inputs of a probe of which the pairs matter: their cost is small next to that of the inputs if these are few."""
 BUSY_EDGE = 256
 BUSY_CHANNELS = (1, 32, 32, CHANNELS)

@@ -12,7 +12,7 @@ from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKe
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Tile", "Softmax", "LayerNormalization", "RMSNormalization"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Tile", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
 _PAGE_BYTES = 4096
 
@@ -55,17 +55,30 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
-    if operator.op == "InstanceNormalization":
-        return math.prod(read[2:])
+    if normalised := normalised_rows(operator):
+        return normalised[1]
     if operator.op in _ALONG_ROWS:
         return read[-1]
-    if operator.op == "Expand":  # one element that is repeated is written as fast as a row
-        return (layer.outputs[0].shape or read)[-1]
+    if operator.op == "Expand":
+        return _expanded(read, layer.outputs[0].shape or read)
     if operator.op.startswith("Reduce"):
         return _reduced(operator, read)
     if operator.op in _COMBINING:
         return _broadcast(_in_memory(operator.tensors))
     return 0
+
+
+def normalised_rows(operator: KeyOperator) -> Shape:
+    """Return how many planes or rows an InstanceNormalization or a Softmax combines, and their length; else nothing."""
+    read, axis = (operator.tensors[0].shape or () if operator.tensors else ()), operator.number("axis", -1)
+    own = {
+        "InstanceNormalization": read[2:],
+        "Softmax": read[axis:][:1],
+        "LogSoftmax": read[axis:][:1],
+        "Softmax-12": read[axis:],
+        "LogSoftmax-12": read[axis:],
+    }.get(operator.op, ())
+    return (math.prod(read) // math.prod(own), math.prod(own)) if own else ()
 
 
 def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
@@ -118,14 +131,33 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
     return math.prod(read[operator.number("batch_dims", 0) + index[-1] :])
 
 
+def _expanded(read: Shape, written: Shape) -> int:
+    """Return the elements that are written for each row of a tensor that is repeated along its last repeated axis."""
+    whole = (1,) * (len(written) - len(read)) + read
+    repeated = [axis for axis, sizes in enumerate(zip(whole, written, strict=False)) if sizes[0] != sizes[1]]
+    return math.prod(written) // math.prod(whole[: max(repeated, default=0)])
+
+
 def _reduced(operator: KeyOperator, read: Shape) -> int:
     """Return the elements of the last axes that are all reduced, or all kept; axes of one element never matter."""
-    longer = longer_axes(operator, read)
+    longer = _longer_axes(operator, read)
     together = itertools.takewhile(lambda one: one[1] == longer[-1][1], reversed(longer))
     return math.prod(size for size, _ in together)
 
 
-def longer_axes(operator: KeyOperator, read: Shape) -> list[tuple[int, bool]]:
+def reduced(layer: ParsedKey) -> tuple[Shape, bool]:
+    """Return the result's shape of a reduction with all axes, and whether it adds up rows, not their elements."""
+    for operator in layer.operators:
+        read = operator.tensors[0].shape if operator.tensors else None
+        if operator.op.startswith("Reduce") and read:
+            axes = operator.numbers("axes", ())
+            shape = tuple(1 if axis in axes else size for axis, size in enumerate(read))
+            longer = _longer_axes(operator, read)
+            return shape, bool(longer) and not longer[-1][1]
+    return (), False
+
+
+def _longer_axes(operator: KeyOperator, read: Shape) -> list[tuple[int, bool]]:
     """Return the sizes of the axes of several elements, and whether a reduction reduces each."""
     axes = operator.numbers("axes", ())
     return [(size, axis in axes) for axis, size in enumerate(read) if size > 1]

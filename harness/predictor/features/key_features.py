@@ -16,7 +16,14 @@ from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
-from harness.predictor.features.contiguous_lengths import is_general, is_paged, longer_axes, parts_of, run_of
+from harness.predictor.features.contiguous_lengths import (
+    is_general,
+    is_paged,
+    normalised_rows,
+    parts_of,
+    reduced,
+    run_of,
+)
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
@@ -38,6 +45,7 @@ from harness.predictor.features.key_parser import (
     Tensor,
     columns_of,
     parse_key,
+    products_of,
     windowed,
 )
 from harness.predictor.features.layer_features import (
@@ -172,24 +180,22 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         return None
     columns = columns_of(operator, right.shape)
     depth = right.shape[-2] * right.shape[-1] // columns
-    rows = math.prod(left.shape) // depth
-    batch = math.prod(right.shape[:-2])
-    if rows % batch:
-        return None
-    elements = math.prod(right.shape)
+    batch, read = products_of(left.shape, right.shape)
+    rows = math.prod(read) // depth
+    elements, results = math.prod(right.shape), batch * rows * columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
-    operands = 0 if right.constant else -(-elements // (rows * columns))
+    operands = 0 if right.constant else -(-elements // results)
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
-        in_size=(rows // batch, 1),
-        out_size=(rows // batch, 1),
+        in_size=(rows, 1),
+        out_size=(rows, 1),
         groups=batch,
         weight_elements=elements if right.constant else 0,
-        extra_operands=operands + _extra_operands(layer, place, rows * columns),
+        extra_operands=operands + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
 
@@ -305,12 +311,11 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
-        whole, sums = _reduced(layer)
+        whole, sums = reduced(layer)
         out_shape = whole if math.prod(whole) == math.prod(out_shape) else out_shape
         path = along_columns(path) if sums else path
     else:
-        if any(operator.op == "InstanceNormalization" for operator in layer.operators):  # each plane is one row
-            out_shape = (math.prod(out_shape[:2]), math.prod(out_shape[2:]))
+        out_shape = next(filter(None, map(normalised_rows, layer.operators)), out_shape)
         in_shape = out_shape
         reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
@@ -332,18 +337,6 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     paged = any(map(is_paged, layer.operators))
     found = replace(found, extra_operands=max(0, extra), element_bytes=item)
     return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
-
-
-def _reduced(layer: ParsedKey) -> tuple[Shape, bool]:
-    """Return the result's shape of a reduction with all axes, and whether it adds up rows, not their elements."""
-    for operator in layer.operators:
-        read = operator.tensors[0].shape if operator.tensors else None
-        if operator.op.startswith("Reduce") and read:
-            axes = operator.numbers("axes", ())
-            shape = tuple(1 if axis in axes else size for axis, size in enumerate(read))
-            longer = longer_axes(operator, read)
-            return shape, bool(longer) and not longer[-1][1]
-    return (), False
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:

@@ -5,6 +5,7 @@ The key may come from a table that somebody else wrote: whatever `layer_key` can
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -246,6 +247,17 @@ def _along_axis(operator: KeyOperator, read: Shape) -> Shape | None:
     if {len(shape) for shape in shapes} != {len(read)}:
         raise MalformedKey("inputs of Concat have different numbers of axes")
     return (*read[:axis], sum(shape[axis] for shape in shapes), *read[axis + 1 :])
+
+
+def products_of(left: Shape, right: Shape) -> tuple[int, Shape]:
+    """Return how many products of matrices a MatMul computes, and the shape of the left one of each.
+
+    All matrices on the left are one if they have the same right side.
+    """
+    if math.prod(right[:-2]) == 1:
+        return 1, left
+    sizes = itertools.zip_longest(reversed(left[:-2]), reversed(right[:-2]), fillvalue=1)
+    return math.prod(map(max, sizes)), left[-2:]
 
 
 def columns_of(operator: KeyOperator, right: Shape) -> int:

@@ -34,7 +34,13 @@ _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _MACS, _MACS_3D = 8, 20
 """Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
+_ADDED = {"-1d": 24, "-3d": 75}
+_ADDED_2D = 15
+"""Those in the time in which it adds an element of a product to the result of a transposed convolution."""
+_EACH = 8192
+"""Those in the time in which one of many products starts."""
 _OTHER_AXES = ("-1d", "-3d")
+_PRODUCT = "mac/product/"
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
 
@@ -143,16 +149,23 @@ class LayerFeatures:
         if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
             return 0
         height, width = self.kernel
-        if multiplies_windows(self.operator):
-            return (self.rows * self.taps * self.in_channels + self.groups * _START) * self.element_bytes
+        if multiplies_windows(self.operator):  # a line of a map is copied at once, for each tap
+            lines = 0 if code_of(self.operator).endswith(_OTHER_AXES) else self.batch * self.out_size[0]
+            copied = (self.rows + _JUMP * lines) * self.taps * self.in_channels
+            return (copied + self.groups * _START) * self.element_bytes
         return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
 
     @property
     def copy_macs(self) -> int:
-        """Multiply-adds that a core does while it copies the windows of a product of each group, see `unfolded_bytes`.
+        """Multiply-adds that a core does while it copies the windows of a product of each group, or starts the product.
 
-        They stay in its cache. Along three axes, each element has a place of its own to compute.
+        Windows, see `unfolded_bytes`, stay in its cache. Along three axes, each element has a place of its own to
+        compute. A transposed convolution adds up its product instead.
         """
+        if self.operator.startswith(_PRODUCT):
+            return _EACH * self.groups if self.groups > 1 else 0
+        if self.result_elements:
+            return _ADDED.get(code_of(self.operator)[-3:], _ADDED_2D) * self.rows * self.out_channels
         if not multiplies_windows(self.operator):
             return 0
         each = _MACS_3D if code_of(self.operator).endswith("-3d") else _MACS

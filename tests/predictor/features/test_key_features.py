@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,10 +95,51 @@ def test_products_by_hand() -> None:
     assert (heads.weight_elements, heads.extra_operands) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "products", "rows"),
+    [
+        ("24,64", "3,64,10", 3, 24),  # a constant of a spectrum times each map
+        ("1,288,10,16,64", "1,288,1,64,10", 2880, 16),  # capsules
+        ("5,7,16,64", "1,64,10", 1, 5 * 7 * 16),  # all rows in one product
+        ("64", "3,64,10", 3, 1),
+    ],
+)
+def test_products_repeat_matrices_as_numpy_does(left: str, right: str, products: int, rows: int) -> None:
+    """A matrix that is multiplied by several others has a product with each."""
+    written = ",".join(map(str, np.matmul(*(np.zeros([*map(int, one.split(","))]) for one in (left, right))).shape))
+    found = described(f"k1|x0:float32[{left}]|x1:float32[{right}]|MatMul(x0,x1){{}}|->t0:float32[{written}]")
+    assert (found.groups, found.rows, found.macs) == (products, rows, products * rows * 64 * 10)
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "run"), [("64,1", "64,12", 12), ("64,1,8", "64,12,8", 96), ("1", "9,4", 36)]
+)
+def test_what_is_repeated_is_written_at_once(read: str, written: str, run: int) -> None:
+    """An Expand starts again for each row of what it repeats."""
+    sizes = f"c:int64[2]={written}"
+    assert described(f"k1|x0:float32[{read}]|Expand(x0,{sizes}){{}}|->t0:float32[{written}]").run == run
+
+
+def test_narrow_groups_copy_line_by_line() -> None:
+    """A map of many short lines takes longer to copy than one of few long ones."""
+    copied = []
+    for size in ("64,4", "4,64"):
+        operator = f"Conv(x0,c:float32[8,4,3,3]){{{window(3, 1, 1, 2)}}}"
+        copied.append(described(f"k1|x0:float32[1,8,{size}]|{operator}|->t0:float32[1,8,{size}]").unfolded_bytes)
+    assert copied[0] - copied[1] == 60 * 16 * 9 * 8 * 4
+
+
 def test_normalised_rows_have_their_length() -> None:
     """A normalisation jumps after each row."""
     read, weights = "x0:float32[1,9,32]", "c:float32[32],c:float32[32]"
     assert described(f"k1|{read}|LayerNormalization(x0,{weights}){{axis=2}}|->t0:{read[3:]}").run == 32
+
+
+@pytest.mark.parametrize(("op", "axis", "rows", "length"), [("Softmax", 2, 40, 9), ("Softmax-12", 1, 2, 180)])
+def test_a_softmax_has_rows_of_its_axis(op: str, axis: int, rows: int, length: int) -> None:
+    """A Softmax along any axis combines as many values as this axis has, or all axes from it in earlier versions."""
+    found = described(f"k1|x0:float32[2,4,9,5]|{op}(x0){{axis={axis}}}|->t0:float32[2,4,9,5]")
+    assert (found.rows, found.out_channels, found.run) == (rows, length, length)
 
 
 @pytest.mark.parametrize("shape", ["1,8,36", "1,8,6,6"])
