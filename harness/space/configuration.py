@@ -246,12 +246,10 @@ class Quantised:
     @property
     def bytes(self) -> int:
         """Return the bytes of inputs, weights and results; weights that become floats count as floats."""
-        return self.passed_bytes + sum(map(math.prod, self.weights)) * _WEIGHT_BITS.get(self.precision, 8) // 8
-
-    @property
-    def passed_bytes(self) -> int:
-        """Return the bytes of inputs and results; most forms pass floats to each other."""
-        return self.layer.passed_bytes // (FLOAT_BYTES if self.precision in (INT8, ACTIVATIONS) else 1)
+        weights = sum(map(math.prod, self.weights))
+        passed = self.layer.bytes - FLOAT_BYTES * weights
+        passed //= FLOAT_BYTES if self.precision in (INT8, ACTIVATIONS) else 1  # the others pass floats to each other
+        return passed + weights * _WEIGHT_BITS.get(self.precision, 8) // 8
 
 
 Configuration = FloatLayer | Quantised

@@ -40,9 +40,4 @@ class SizedLayer(ABC):
     @property
     def bytes(self) -> int:
         """Return the bytes of inputs, weights and results."""
-        return self.passed_bytes + FLOAT_BYTES * sum(map(math.prod, self.weights))
-
-    @property
-    def passed_bytes(self) -> int:
-        """Return the bytes of inputs and results."""
-        return FLOAT_BYTES * sum(math.prod(shape) for shape in (*self.inputs, *self.results))
+        return FLOAT_BYTES * sum(math.prod(shape) for shape in (*self.inputs, *self.weights, *self.results))

@@ -21,16 +21,14 @@ _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
 class SpaceLimits(StrictModel):
-    """The largest layers of the space: multiply-adds, and bytes of inputs, weights and result, or without weights."""
+    """The largest layers of the space: multiply-adds, and bytes of inputs, weights and result."""
 
     max_macs: _Positive = 4_000_000_000
     max_bytes: _Positive = 1 << 28
-    max_passed_bytes: _Positive = 1 << 28
 
     def hold(self, layer: Configuration) -> bool:
         """Return whether a layer is within the limits."""
-        fits = layer.bytes <= self.max_bytes and layer.passed_bytes <= self.max_passed_bytes
-        return fits and layer.macs <= self.max_macs
+        return layer.macs <= self.max_macs and layer.bytes <= self.max_bytes
 
 
 class LayerSpace(StrictModel):
