@@ -29,7 +29,6 @@ from harness.space.configuration import (
 )
 from harness.space.data_movement import (
     BROADCAST,
-    EITHER_AXIS,
     MAP,
     NUMBER,
     ORDERS,
@@ -350,22 +349,19 @@ class PickingBlock(Block):
 
 
 class RowwiseBlock(Block):
-    """Operators along an axis of matrices: the last one, or for reductions and Expand any of 1 and 2."""
+    """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "Expand"]
+    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))
     residual: Flags = _NEVER
-    matrices: Sizes = _ONE
 
     @model_validator(mode="after")
     def _fits_the_operator(self) -> RowwiseBlock:
         if self.op != "LayerNormalization" and True in self.residual.values:
             raise ValueError(f"{self.op} has no residual")
-        if self.op not in EITHER_AXIS and self.matrices != _ONE:
-            raise ValueError(f"{self.op} is on one matrix")
-        allowed = (1, 2) if self.op in EITHER_AXIS else (2,)
+        allowed = (1, 2) if self.op == "ReduceMean" else (2,)
         if not isinstance(self.axis, Choices) or not set(self.axis.values) <= set(allowed):
             raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")
         return self

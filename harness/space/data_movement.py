@@ -27,8 +27,6 @@ ORDERS = {
 }
 """Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
 queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
-EXPAND = "Expand"
-EITHER_AXIS = ("ReduceMean", "ReduceMax", EXPAND)
 MAP, ROWS = "map", "rows"
 """Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
@@ -64,10 +62,9 @@ class Elementwise(SizedLayer):
 
 @dataclass(frozen=True)
 class Rowwise(SizedLayer):
-    """An operator on (matrices, rows, columns) along an axis: 2, or for those of `EITHER_AXIS` 1 or 2.
+    """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2.
 
-    `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention. An Expand repeats
-    what a reduction returns.
+    `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention.
     """
 
     op: str
@@ -75,25 +72,22 @@ class Rowwise(SizedLayer):
     columns: int
     axis: int = 2
     residual: bool = False
-    matrices: int = 1
 
     @property
     def inputs(self) -> list[Shape]:
         """Return the shapes of the inputs."""
-        return [self._combined if self.op == EXPAND else self._whole] * (1 + self.residual)
+        return [(*self._outer, self.rows, self.columns)] * (1 + self.residual)
 
     @property
     def result(self) -> Shape:
         """Return the shape of the result."""
-        return self._combined if self.op in EITHER_AXIS and self.op != EXPAND else self._whole
+        if self.op == "ReduceMean":
+            return (1, 1, self.columns) if self.axis == 1 else (1, self.rows, 1)
+        return (*self._outer, self.rows, self.columns)
 
     @property
-    def _whole(self) -> Shape:
-        return (*((1,) if self.op == "Softmax" else ()), self.matrices, self.rows, self.columns)
-
-    @property
-    def _combined(self) -> Shape:
-        return (self.matrices, 1, self.columns) if self.axis == 1 else (self.matrices, self.rows, 1)
+    def _outer(self) -> Shape:
+        return (1, 1) if self.op == "Softmax" else (1,)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from onnx import TensorProto, helper
 from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import PACKED_BLOCK
 from harness.space.data_movement import (
-    EITHER_AXIS,
-    EXPAND,
     ORDERS,
     PAIRED,
     ROWS,
@@ -177,8 +175,6 @@ def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[s
         return parts.node(layer.op, name, [*sources, *(parts.weight(f"{name}.{one}", (layer.rows,)) for one in "sb")])
     if layer.op == "Softmax":
         return parts.node(layer.op, name, sources, axis=-1)
-    if layer.op == EXPAND:
-        return parts.node(layer.op, name, [*sources, parts.numbers(f"{name}.shape", layer.result)])
-    if layer.op in EITHER_AXIS:
+    if layer.op == "ReduceMean":
         return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
     return parts.activation(layer.op, name, sources)

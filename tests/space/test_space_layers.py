@@ -59,8 +59,6 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Rowwise("LayerNormalization", 9, 32),
     Rowwise("LayerNormalization", 9, 32, residual=True),
     Rowwise("ReduceMean", 9, 32),
-    Rowwise("ReduceMax", 9, 32, axis=1, matrices=3),
-    Rowwise("Expand", 9, 32, axis=1, matrices=3),
     Rowwise("InstanceNormalization", 9, 32),
     Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2), context="chip"),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, 4),
