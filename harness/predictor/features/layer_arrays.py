@@ -117,8 +117,7 @@ class LayerArrays:
         result_bytes = self.sizes["result_elements"] * self.sizes["element_bytes"]
         less = (1.0 - share) * np.where(self.adds_up, self.out_bytes - result_bytes, 0.0)
         moved_bytes = self.moved_bytes - less * (1.0 + self.sizes["extra_operands"])
-        copy_macs = np.where(self.adds_up, share * self.copy_macs, self.copy_macs)
-        return replace(self, out_bytes=self.out_bytes - less, moved_bytes=moved_bytes, copy_macs=copy_macs)
+        return replace(self, out_bytes=self.out_bytes - less, moved_bytes=moved_bytes)
 
     def take(self, index: Ints) -> LayerArrays:
         """Return the layers at these positions."""

@@ -34,9 +34,6 @@ _JUMP, _START = 16, 1024
 """Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _MACS, _MACS_3D = 8, 20
 """Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
-_ADDED = {"-1d": 24, "-3d": 75}
-_ADDED_2D = 15
-"""Those in the time in which it adds an element of a product to the result of a transposed convolution."""
 _EACH = 8192
 """Those in the time in which one of many products starts."""
 _OTHER_AXES = ("-1d", "-3d")
@@ -160,12 +157,10 @@ class LayerFeatures:
         """Multiply-adds that a core does while it copies the windows of a product of each group, or starts the product.
 
         Windows, see `unfolded_bytes`, stay in its cache. Along three axes, each element has a place of its own to
-        compute. A transposed convolution adds up its product instead.
+        compute.
         """
         if self.operator.startswith(_PRODUCT):
             return _EACH * self.groups if self.groups > 1 else 0
-        if self.result_elements:
-            return _ADDED.get(code_of(self.operator)[-3:], _ADDED_2D) * self.rows * self.out_channels
         if not multiplies_windows(self.operator):
             return 0
         each = _MACS_3D if code_of(self.operator).endswith("-3d") else _MACS
