@@ -124,7 +124,7 @@ def test_names_that_differ_are_shown_different() -> None:
 
 
 def test_a_last_column_of_sentences_is_flush_left() -> None:
-    """Reasons begin below each other, whatever their lengths; a last column of numbers stays flush right."""
+    """A last column of sentences is flush left, whatever their lengths; a last column of numbers stays flush right."""
     rows = [("a", "1", "the golden probe is in its band"), ("b", "20", "never measured")]
     assert [line.index(row[2]) for line, row in zip(lay_out(("x", "n", "why"), rows, 1)[1:], rows, strict=True)] == [
         7,

@@ -83,7 +83,7 @@ def test_durations_have_a_unit_that_fits() -> None:
 
 
 def test_jobs_share_a_line_of_the_one_that_takes_longest(clock: _Clock) -> None:
-    """The line of several jobs shows the one with most time left and counts the others; jobs that are done are gone."""
+    """The line of several jobs shows the one with most time left and counts the others; finished jobs disappear."""
     jobs = LineOfJobs(clock)
     short, long = jobs.begin("one, vision", "short"), jobs.begin("two, vision", "long")
     assert jobs.text == ""

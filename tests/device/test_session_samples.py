@@ -1,4 +1,4 @@
-"""Samples of a misbehaving agent: what cannot be is refused, and nothing wrong is accepted."""
+"""Samples of a misbehaving agent: impossible samples are refused, and no wrong one is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker reports of a job is checked before it is believed."""
+"""What a worker reports about a job is checked before it is used."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_zero_points_that_two_products_share_have_a_reference() -> None:
 
 
 def test_networks_are_compared_as_they_are() -> None:
-    """No fusion of ONNX Runtime decides the reference: it joins a pad to the pool behind, and refuses such a pool."""
+    """The reference has no fusions: ONNX Runtime would fuse a pad into the pool behind it and refuse that pool."""
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axes"], ["u"], "rank 3"),
         helper.make_node("Pad", ["u", "pads"], ["a"], "pad"),

@@ -262,7 +262,7 @@ def test_devices_that_fuse_execute_no_layer_together_with_a_neighbour(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Layers of a space that compute elements, rows and steps are layers of their own with one kind of sources."""
+    """Elementwise, rowwise and recurrent layers of a space stay separate layers with one kind of sources."""
     monkeypatch.chdir(tmp_path)
     layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Elementwise | Rowwise)]
     layers += [Elementwise("Add", 2, 1, 16, (7, 7), layout="rows"), Elementwise("Erf", 1, 1, 16, (7, 7), layout="rows")]

@@ -113,7 +113,7 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(
 
 @pytest.mark.parametrize("backend", ["emulated-npu", "openvino"])
 def test_layers_on_elements_are_measured_on_devices_that_fuse(tmp_path: Path, backend: str) -> None:
-    """Where a device fuses what computes elements with the usual source of its input, another source writes it."""
+    """If a device fuses an elementwise layer with the usual source of its input, another source writes it."""
     operators = ("Sigmoid", "Relu", "Gelu", "Add")
     blocks = (f'[[layers]]\nop = "{op}"\nchannels = [16, 32]\nsize = [7, 14]\n' for op in operators)
     path = tmp_path / "elements.toml"

@@ -68,7 +68,7 @@ def test_library_that_crashes_is_named_by_its_signal(npu: Npu, network: Path, mo
 
 
 def test_a_full_disk_is_named_as_elsewhere(npu: Npu, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process with limits hands back which error of the system ended it."""
+    """The process with limits reports which error of the system ended it."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -78,7 +78,7 @@ def test_shape_subgraphs_fold() -> None:
 
 
 def test_empty_constants_join_nothing() -> None:
-    """A Concat with a constant without elements is that of its other inputs."""
+    """A Concat ignores constants without elements."""
     constants = {"none": np.zeros((0, 4), np.float32)}
     network = network_of([node("Concat", "x none z", "y", axis=0)], {"x": (2, 4), "z": (3, 4)}, constants=constants)
     assert [each.inputs for each in network.nodes] == [("x", "z")]

@@ -177,7 +177,7 @@ def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
 
 @pytest.mark.parametrize("skips", [0.0, 1.0])
 def test_whether_taps_beside_a_map_take_time_is_found(skips: float) -> None:
-    """A dozen depthwise windows wider than their maps show it; without any, the tiling stays between both."""
+    """Windows wider than their maps show whether padding takes time; without any, the tiling stays in between."""
     usual = DeviceTiling(1, 16, 1, ((1, 32, 1),))
     sizes = np.random.default_rng(3).integers((16, 7, 4), (200, 14, 15), (12, 3)).tolist()
     wide = [

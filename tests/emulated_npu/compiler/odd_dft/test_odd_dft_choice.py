@@ -70,7 +70,7 @@ def test_a_network_is_not_slower_by_the_choice() -> None:
 
 
 def test_the_cache_holds_the_kernels_that_save_most() -> None:
-    """Where the cache has room for the kernel DFTs of one layer, it is not the first layer that gets it."""
+    """If the cache has room for the kernel DFTs of only one layer, the layer that saves more per byte gets it."""
     nodes = [node("Conv", f"{read} {kernel}", made, pads=[1] * 4) for read, kernel, made in ("xap", "zbq")]
     constants = {"a": values((128, 128, 3, 3), 0), "b": values((256, 256, 3, 3), 1)}
     inputs = {"x": values((1, 128, 8, 8)), "z": values((1, 256, 4, 4))}
