@@ -99,4 +99,4 @@ class Deadlock(ExecutionFault):
 
 
 class BudgetExceeded(ExecutionFault):
-    """The program took more instructions or cycles than its budget, or a view has more elements than are computed."""
+    """The program took more instructions or cycles than its budget, or a view is larger than the emulator allows."""

@@ -226,7 +226,7 @@ def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
 
 @contextlib.contextmanager
 def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
-    """Observers of requests, whose line names the command if there is one request, and the device otherwise."""
+    """Yield a function that returns a request's observer; with several requests, its line names only the device."""
     if len(requests) == 1:
         with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only

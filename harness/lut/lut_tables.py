@@ -73,9 +73,9 @@ def _a_b_c(fit: Overhead) -> dict[str, Any]:
 
 
 def overhead_parts(table: Lut, terms: Iterable[str] = OVERHEAD_UNITS) -> Iterator[Part]:
-    """Yield a, b and c by least squares, then these coefficients of the fit with further terms.
+    """Yield a, b and c by least squares, then the coefficients `terms` of the fit with further terms.
 
-    Of a table of another tool, yield what it states.
+    For an imported table, yield the values that it states.
     """
     if table.is_imported:
         fit = table.overhead
@@ -123,8 +123,8 @@ def warnings_of(table: Lut) -> Iterator[str]:
     merged = [OVERHEAD_UNITS[name] for name in fit.confounded]
     if merged and table.clock == "device" and fit.model != "plain":  # the plain model has no such terms
         yield (
-            f"Null probes cannot separate the times {', '.join(merged)} from a and b on this device: a and b include"
-            " the time of its own memory"
+            f"Null probes on this device cannot separate a and b from the times {', '.join(merged)}: a and b include"
+            " the time of the device's own memory"
         )
     if table.additivity is not None and table.additivity > MISFIT:
         yield (
@@ -134,7 +134,7 @@ def warnings_of(table: Lut) -> Iterator[str]:
     flagged = sum(bool(entry.flags) for entry in table.entries)
     if flagged:
         yield (
-            f"{flagged} of {len(table.entries)} entries have another latency by another method; `harness lut show`"
+            f"Another method gives another latency for {flagged} of {len(table.entries)} entries; `harness lut show`"
             " marks them"
         )
 

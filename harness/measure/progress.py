@@ -12,7 +12,7 @@ next_share      the share at the end of the present step
 ahead           the effort of phases to come; 0 for one that does not take place
 ==============  =======================================================================================
 
-`time_left.py` makes the time left of them and of earlier runs; docs/progress.md describes how.
+`time_left.py` computes the time left from these and from earlier runs; docs/progress.md describes how.
 """
 
 from __future__ import annotations

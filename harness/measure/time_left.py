@@ -31,7 +31,7 @@ _PACE_S = 0.4
 _START, _ALREADY = "start", "already begun"
 """The time until the first report: since the program was loaded, or in a program that did other things before."""
 USUAL = Path(__file__).with_name("usual_runs.json")
-"""Runs of commands that were recorded (docs/progress.md), with their phases."""
+"""Recorded runs of commands, with their phases; see docs/progress.md."""
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ class Layer:
 def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
     """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a separate layer.
 
-    Every node of `network.nodes` is in exactly one layer, but for nodes that do not depend on the network's inputs:
-    they are in each layer that reads their results, or in one that returns them. The layers are those of the network
-    `as_executed`.
+    Every node of `network.nodes` is in exactly one layer, except nodes that do not depend on the network's inputs: they
+    are in each layer that reads their results, and in a layer of their own if the network returns these. The layers are
+    those of the network `as_executed`.
     """
     network = as_executed(network, rules)
     groups = match_all(network, rules)
@@ -43,7 +43,7 @@ def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
 
 
 def _is_only_read(network: Network, node: Node) -> bool:
-    """Return whether the layers that read a node's results hold it: these do not depend on the network's inputs."""
+    """Return whether a node is only in layers that read its results, which are fixed and not outputs of the network."""
     return network.is_fixed(node) and not any(name in network.outputs for name in node.results)
 
 
@@ -63,7 +63,7 @@ def context_of(network: Network, layer: Layer) -> str:
     """Return where each input of the layer comes from, in the order of the key.
 
     `outside` is an input of the network, `map` a feature map of another layer, `chip` any other result of one.
-    A layer that reads nothing is `outside`.
+    The context of a layer without inputs is `outside`.
     """
     return ",".join(_source(network, tensor) for tensor in layer.graph.inputs) or OUTSIDE
 

@@ -101,7 +101,7 @@ def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, *, flows: boo
 def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured.
 
-    A tensor that `flows` is not a constant; its elements must have whole bytes.
+    A tensor that `flows` is not a constant; its elements must take whole bytes.
     """
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):
@@ -206,7 +206,7 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
     """Return whether shape inference cannot know the operator's shapes, but a run of it shows them."""
     from onnx import defs
 
-    # ONNX infers no shape for one element of a GatherND.
+    # ONNX infers no shape for a GatherND that picks one element.
     if node.domain or node.op == "GatherND" or not defs.has(node.op, read.opsets[""], ""):
         return True
     schema = defs.get_schema(node.op, read.opsets[""], "")

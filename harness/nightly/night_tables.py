@@ -136,7 +136,7 @@ def accepted_table(accepted: Sequence[Acceptance]) -> Table:
 
 
 def _is_of(name: str, subject: str) -> bool:
-    """Return whether a subject of `SetComparison` is the network, or a view of the layer, of this name."""
+    """Return whether a subject of a `SetComparison` is the network of this name, or the layer in any context."""
     _, _, rest = subject.partition(" ")
     return rest == name or rest.startswith((f"{name} (", f"{name} in "))
 

@@ -93,7 +93,7 @@ def _no_night() -> UsageError:
 
 
 def accept_changes(workspace: Workspace, device: str, names: Sequence[str], reason: str) -> tuple[Acceptance, ...]:
-    """Accept the named changes of the newest report on a device, in every set that lists them; ignore stopped nights.
+    """Accept the named changes that the newest report lists for a device, in all its sets; ignore stopped nights.
 
     A name is that of a layer, a network or the device, or the full name of a subject. Raises UsageError for a name
     without a change in the report, and records nothing then.

@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 0.01
 """TOLERANCE for values of float16, which have 11 bits."""
 QUANTISED_TOLERANCE = 0.05
-"""TOLERANCE for quantised networks: a step of 8 bits is 0.4 %, and a number between two integers moves a few steps."""
+"""TOLERANCE for quantised networks: a step of 8 bits is 0.4 %, and one rounding can move later values by several."""
 _SATURATING = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Clip", "ArgMax")
 _PASSING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _FEWEST_VALUES = 8
@@ -196,9 +196,9 @@ def _with_inputs(content: bytes, weights: Mapping[str, Array]) -> bytes:
 
 
 def _session(content: bytes, weights: Mapping[str, Array]) -> Any:
-    """Return a session that runs the network as it is: fusions skip roundings, or round elsewhere, and some fail.
+    """Return a session that runs the network without fusions, which skip roundings, round elsewhere, or fail.
 
-    Products of integers are exact: without VNNI, those of uint8 and int8 saturate.
+    Products of integers are exact; by default, those of uint8 and int8 saturate on processors without VNNI.
     """
 
     def opened(precision: str) -> Any:

@@ -3,10 +3,10 @@
 `AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
-Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in a layout of
-the device's own has a quantised convolution of one pixel: a slice would first bring it into the plain layout, ONNX
-Runtime converts a whole picture to floats for an average, and keeps pictures in its own layout up to a convolution but
-not always up to a MaxPool.
+Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in the
+device's own layout gets a quantised convolution of one pixel. A slice would first convert it to the plain layout; for
+an average, ONNX Runtime converts the whole picture to floats; and it keeps its own layout up to a convolution, but not
+always up to a MaxPool.
 """
 
 from __future__ import annotations

@@ -63,11 +63,11 @@ def with_neighbours(
 
 
 def _bounds(cut: CutNetwork, count: int) -> list[int]:
-    """Return the places in front of which the windows begin, and the number of layers.
+    """Return the indices of the layers at which windows begin, then the number of layers.
 
-    They are as far apart as each other, except in networks of quantised pictures: what runs on floats there keeps the
-    layout of its neighbours, which no probe shows whose border is a picture of floats. A bound therefore moves by up to
-    half a window to where the fewest of these cross it.
+    They are evenly spaced, except in networks of quantised pictures. Operators on floats in these keep the layout of
+    their neighbours, which a probe does not show if a picture of floats crosses its border. So each bound moves by up
+    to half a window, to where the fewest such pictures cross it.
     """
     size = len(cut.layers)
     even = [round(at * size / count) for at in range(count + 1)]

@@ -131,7 +131,7 @@ class DeviceRounds:
     def _cut(self, asked: Round) -> tuple[*_Cuts, dict[int, list[_Named]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.
 
-        Those that the device fuses with the usual sources of their inputs get others. On processors, layers without
+        Layers that the device fuses with the usual sources of their inputs get others. On processors, layers without
         weights are visited warm: a round has many kinds of them, and their code would be colder than in a network,
         which repeats a few. Of the others, every second network is visited warm, because an unknown network may be
         small or large.

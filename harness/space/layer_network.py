@@ -48,10 +48,10 @@ def network_of(layers: Sequence[Configuration], name: str, sources: Sources = "u
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. OpenVINO fuses
-    what computes elements with such a source: if `sources` are `apart`, a slice or a pool of one pixel writes it, which
-    the emulated NPU fuses in turn. Neighbours of layers on integers also compute on integers. Two neighbours read what
-    only moves elements, and the source of a Transpose, Reshape or Slice: some devices fuse it with its only reader, or
-    its writer if that has no other.
+    elementwise and rowwise layers with such a source. If `sources` is `apart`, a slice or a pool of one pixel writes
+    their inputs, which in turn the emulated NPU would fuse. Neighbours of layers on integers also compute on integers.
+    The result of a layer that only moves elements has two readers, and so has the source of a Transpose, Reshape or
+    Slice: some devices fuse such a layer with its only reader, or with its writer if that has no other reader.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):

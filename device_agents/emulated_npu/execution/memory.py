@@ -128,7 +128,7 @@ class Memories:
                 f"{access.space.name} has {memory.size} bytes",
             )
         if access.elements > self._most_elements[access.space]:
-            what = f"a view of {access.space.name} repeats its elements to {access.elements}"
+            what = f"a view of {access.space.name} repeats its elements and has {access.elements} of them"
             why = f"at most {self._most_elements[access.space]} are possible"
             raise BudgetExceeded(what, why, "Run a smaller network, or time it without values")
         return np.ndarray(access.shape, access.dtype, memory, address, access.strides)

@@ -120,7 +120,7 @@ def _show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: boo
 
 
 def _label_of(job: ProfileRequest) -> tuple[str, str]:
-    """Return a job's label and command; the same networks on the same device took as long in earlier nights."""
+    """Return a job's label, and the command by which its runs of earlier nights are found: networks and device."""
     from harness.nightly.due_jobs import JobName
 
     name, models = JobName.parse(job.name), " ".join(map(str, job.models))

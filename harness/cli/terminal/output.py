@@ -74,7 +74,7 @@ def _width_of(stream: TextIO | None) -> int | None:
 
 
 def note_from_signal(text: str) -> None:
-    """Print a line on stderr from a signal handler, on a terminal below the line of progress and the echo of Ctrl-C.
+    """Print a line on stderr from a signal handler; on a terminal, below the line of progress and the echo of Ctrl-C.
 
     The signal may have come in the middle of a write to stderr. Its stream must not be entered a second time, which can
     end the interpreter, so the line goes to the descriptor.

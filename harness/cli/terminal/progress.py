@@ -252,7 +252,7 @@ class ProgressLine:
 
     @property
     def left_s(self) -> float:
-        """The forecast of the time left, infinite without one."""
+        """The forecast of the time left, in seconds; infinite if there is none."""
         with self._lock:
             left_s = self._time.remaining_s
         return math.inf if left_s is None else left_s
@@ -270,7 +270,7 @@ class ProgressLine:
 
 
 class LineOfJobs:
-    """Jobs side by side as one line: the one that takes longest, and how many others run."""
+    """Jobs side by side as one line: the one with the most time left, and how many others run."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock

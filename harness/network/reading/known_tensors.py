@@ -166,7 +166,7 @@ class KnownTensors:
         return replace(node, inputs=tuple(node.inputs[slot] for slot in kept), proto=proto)
 
     def set_empty(self, kinds: Mapping[str, TensorType]) -> bool:
-        """Make tensors constants if none of them has an element; return whether they are."""
+        """Make tensors constants if all of them are empty; return whether they are."""
         import numpy
 
         if not kinds or any(kind.elements for kind in kinds.values()):

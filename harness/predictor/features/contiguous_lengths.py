@@ -69,7 +69,7 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
 
 
 def normalised_rows(operator: KeyOperator) -> Shape:
-    """Return how many planes or rows an InstanceNormalization or a Softmax combines, and their length; else nothing."""
+    """Return how many planes or rows an InstanceNormalization or Softmax combines, and their length; else ()."""
     read, axis = (operator.tensors[0].shape or () if operator.tensors else ()), operator.number("axis", -1)
     own = {
         "InstanceNormalization": read[2:],
@@ -132,7 +132,7 @@ def _picked(operator: KeyOperator, read: Shape) -> int:
 
 
 def _expanded(read: Shape, written: Shape) -> int:
-    """Return the elements that are written for each row of a tensor that is repeated along its last repeated axis."""
+    """Return how many elements an Expand writes for each row that it repeats along its last repeated axis."""
     whole = (1,) * (len(written) - len(read)) + read
     repeated = [axis for axis, sizes in enumerate(zip(whole, written, strict=False)) if sizes[0] != sizes[1]]
     return math.prod(written) // math.prod(whole[: max(repeated, default=0)])
@@ -146,7 +146,7 @@ def _reduced(operator: KeyOperator, read: Shape) -> int:
 
 
 def reduced(layer: ParsedKey) -> tuple[Shape, bool]:
-    """Return the result's shape of a reduction with all axes, and whether it adds up rows, not their elements."""
+    """Return the shape of a reduction's result with all axes, and whether it adds up rows, not elements of a row."""
     for operator in layer.operators:
         read = operator.tensors[0].shape if operator.tensors else None
         if operator.op.startswith("Reduce") and read:

@@ -250,9 +250,9 @@ def _along_axis(operator: KeyOperator, read: Shape) -> Shape | None:
 
 
 def products_of(left: Shape, right: Shape) -> tuple[int, Shape]:
-    """Return how many products of matrices a MatMul computes, and the shape of the left one of each.
+    """Return how many products of matrices a MatMul computes, and the shape of the left matrix of each.
 
-    All matrices on the left are one if they have the same right side.
+    Left matrices that are all multiplied by the same right one count as one matrix.
     """
     if math.prod(right[:-2]) == 1:
         return 1, left

@@ -82,7 +82,7 @@ class LayerArrays:
 
     @property
     def scattered_rows(self) -> Floats:
-        """Rows of the table that a scatter writes to, which counts as read twice; 0 for other layers."""
+        """Rows of the table that a scatter writes to; its input counts them twice. 0 for other layers."""
         return np.where(["/Scatter" in path for path in self.paths], self.sizes["in_height"] / 2.0, 0.0)
 
     @property
@@ -101,7 +101,7 @@ class LayerArrays:
         return replace(self, moved_bytes=moved_bytes)
 
     def without_copying(self) -> LayerArrays:
-        """Return the layers as on a device whose cores copy no windows: they compute each channel of its own alone."""
+        """Return the layers as on a device whose cores copy no windows, and compute depthwise layers by channels."""
         alone = (self.groups == self.sizes["in_channels"]) & (self.groups == self.sizes["out_channels"])
         sizes = self.sizes | {"is_channelwise": alone.astype(np.float64)}
         return replace(self, sizes=sizes, copy_macs=np.zeros(len(self)))

@@ -35,7 +35,7 @@ _JUMP, _START = 16, 1024
 _MACS, _MACS_3D = 8, 20
 """Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
 _EACH = 8192
-"""Those in the time in which one of many products starts."""
+"""Multiply-adds in the time in which one of many products starts."""
 _OTHER_AXES = ("-1d", "-3d")
 _PRODUCT = "mac/product/"
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
@@ -154,10 +154,9 @@ class LayerFeatures:
 
     @property
     def copy_macs(self) -> int:
-        """Multiply-adds that a core does while it copies the windows of a product of each group, or starts the product.
+        """Multiply-adds that a core could do while it copies the windows of a layer, or starts one of many products.
 
-        Windows, see `unfolded_bytes`, stay in its cache. Along three axes, each element has a place of its own to
-        compute.
+        The copies (see `unfolded_bytes`) stay in its cache. Along three axes, the place of each element is computed.
         """
         if self.operator.startswith(_PRODUCT):
             return _EACH * self.groups if self.groups > 1 else 0

@@ -81,10 +81,10 @@ class DeviceTiling:
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
-    copies_to_memory: these copies are written to the memory of the maps, else they stay in the cache of a core
+    copies_to_memory: these copies are written to the memory of the maps; otherwise they stay in the cache of a core
     pixels_fill_vectors: products of copied windows have an output channel in each row of a tile, pixels in its columns
     shares_work: several processors share the work of large layers, at a second start-up
-    compares_places: a scatter compares each of its updates with each row of the table, having no addressed writes
+    compares_places: without addressed writes, a scatter compares each of its updates with each row of the table
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 

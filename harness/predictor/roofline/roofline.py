@@ -72,8 +72,8 @@ class Roofline:
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
         """Return the roofline of some layers.
 
-        Unseen names add no offset, but windows have that of the nearest ones of their class, between a smaller and a
-        larger one in shares: what limits a class with small windows may differ from what limits it with large ones.
+        Unseen names add no offset. An unseen window has the offsets of the nearest one of its class, or interpolates
+        between a smaller and a larger one: small windows may be limited by something else than large ones.
         """
         rows = [[part for name in level for part in self._offsets(name)] for level in arrays.names]
         parts = [part for row in rows for part in row]

@@ -142,8 +142,8 @@ def _start(
     that holds its weights are long, and only products show its rate: layers that compute each channel separately, and
     some operators, run on another unit that is far faster or slower.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
-    that began with the fastest rate would explain their time by products alone. One in which scatters compare places
-    would explain them by bytes.
+    that began with the fastest rate would explain their time by products alone. If scatters compare places, a fit
+    without a start for them would explain their time by bytes.
     """
     shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
     products = sure & ~arrays.channelwise

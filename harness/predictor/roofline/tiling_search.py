@@ -32,7 +32,7 @@ _HALF_LOSS, _HALF_FACTOR = 0.1, 0.5
 _SURE_SIGMAS, _LIKELY_SIGMAS, _NOTICEABLY = 2.0, 1.0, 0.0075
 """A difference of losses counts if it is more than so many standard errors, and more than fits of one tiling differ."""
 _PADDED = 0.9
-"""Layers of which less than this share is on the map show whether taps beside it take time."""
+"""Layers whose `work_on_map` is smaller show whether taps beside the map take time."""
 _PRODUCT_SHARES = (0.0, 0.125, 0.5, 1.0)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
@@ -77,13 +77,14 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
-    Layers that may copy their windows show whether they do and what fills the vectors of their product, wide windows on
-    large maps the buffer, transposed convolutions the share of their product, scatters whether they compare places,
-    windows with many taps beside the map whether those take time. A tiling starts with the answers of ONNX Runtime, but
-    for that share and those taps between all devices, so that none is far off if too few layers show it. Another answer
-    is taken if it is nearer to held-out ones of these layers by more than a standard error, a buffer by two: the best
-    of many may be so by chance. That no windows are copied is asked after where copies go, and needs two as well. Of
-    taps beside the map, any noticeable difference counts: very few layers have many.
+    Each question is answered by the layers that show it. Layers that may copy their windows show whether and where to
+    they do, and what fills the vectors of their product; wide windows on large maps show the buffer; transposed
+    convolutions the share of their product; scatters whether they compare places; and windows with many taps beside the
+    map whether those take time. A tiling starts with the answers of ONNX Runtime. For the share and the taps it starts
+    with values between those of all devices, so that none is far off if too few layers show it. Another answer is taken
+    if it predicts held-out layers of the question better by more than one standard error. A buffer needs two, because
+    the best of many may be better by chance; so does the answer that no windows are copied, which is asked after where
+    copies go. For taps beside the map any noticeable difference counts, because very few layers have many.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}

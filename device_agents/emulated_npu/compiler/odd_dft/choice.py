@@ -81,7 +81,7 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
 class _AlgorithmChoice:
     """Chooses layer by layer; equal layers are examined once.
 
-    Kernel DFTs in the cache take room permanently. So layers whose kernels save most time for each byte choose first.
+    Kernel DFTs stay in the cache. So the layers that save the most time per byte of kernels come first.
     """
 
     graph: Graph
@@ -109,7 +109,7 @@ class _AlgorithmChoice:
         return plans
 
     def _found(self, layer: HardwareLayer) -> tuple[int, DftPlan] | None:
-        """Return how a layer is computed by DFT, and the time that this saves; None if directly."""
+        """Return the time that a layer's DFT saves, in ps, and its plan; None if the layer is computed directly."""
         key = _key(layer, self.graph, self.machine), self._kernel_bytes
         if key not in self._known:
             forced = self.options.conv_algorithm == "odd-dft"
@@ -117,7 +117,7 @@ class _AlgorithmChoice:
         return self._known[key]
 
     def _benefit(self, layer: HardwareLayer) -> float:
-        """Return what a layer's DFT saves for each byte of kernels in the cache, in logarithmic steps of `_GAIN`."""
+        """Return the time that a layer's DFT saves per byte of kernels in the cache, on a logarithmic scale."""
         saved_ps, plan = self._found(layer) or (0, None)
         kernel_bytes = self._cached_bytes(layer, plan) if plan else 0
         return round(math.log(saved_ps / kernel_bytes, 1 / _GAIN)) if kernel_bytes else -math.inf
