@@ -61,7 +61,7 @@ def estimate(
     """Estimate the latency of networks from the table of a device.
 
     If a network cannot be used, it is listed, the others are estimated, and the exit code is 3. Many files are read in
-    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR.
+    parallel, on all cores. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR.
 
     With --space, the command estimates candidates of a search space instead, and shows the best.
 

@@ -132,7 +132,9 @@ def _named(
     if not found:
         known = dict.fromkeys(str(one["name"]) for _, one in changes)
         others = (
-            f"It lists changes of {', '.join(changed)}: name one with --device" if changed else "It lists no change"
+            f"It lists changes of {', '.join(changed)}: name one with --device"
+            if changed
+            else "Nothing needs to be accepted: it lists no change"
         )
         step = did_you_mean(name, known, "Changed are") if known else others
         raise UsageError(f"{name[:80]} has no change {where}", next_step=step[:400])
