@@ -295,7 +295,8 @@ def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:
     """An addition that the rules fuse into the pool before it is left out."""
     from harness.network.fusion.fusion_rules import FusionRule
 
-    layers: list[Configuration] = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
+    pooling = Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))
+    layers: list[Configuration] = [Elementwise("Add", 2, 1, 16, (7, 7)), pooling]
     drawn_in = FusionRule("MaxPool(x0);Add(0,x1)", 1, 1, "test")
     network = network_of(layers, "two", "apart")
     assert list(own_layers(cut(network, DEFAULT_RULES))) == [0, 1]

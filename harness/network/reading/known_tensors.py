@@ -113,16 +113,6 @@ class KnownTensors:
         self.set_constant(own, constant_of(larger))
         return replace(node, inputs=(*node.inputs[:place], own, *node.inputs[place + 1 :]))
 
-    def joined(self, node: Node) -> Node:
-        """Return a Concat without constants that have no elements: they add nothing to its result."""
-        held = {name for name in node.inputs if name in self.constants and not self.constants[name].type.elements}
-        kept = [place for place, name in enumerate(node.inputs) if name not in held]
-        if not held or not kept:
-            return node
-        proto = copy.deepcopy(node.proto)
-        proto.input[:] = [node.proto.input[place] for place in kept]
-        return replace(node, inputs=tuple(node.inputs[place] for place in kept), proto=proto)
-
     def pooled(self, node: Node) -> Node:
         """Return a pool without ceil_mode, and with the padding that its windows reach, if a window is behind the map.
 
@@ -162,21 +152,18 @@ class KnownTensors:
         if kind is None:
             return node
         read, written = node.proto.input[:1], node.proto.output
-        copy = helper.make_node("Cast", read, written, node.proto.name, to=onnx_dtype(kind.dtype))
-        copy.attribute.extend(node.proto.attribute)
-        return replace(node, op="Cast", inputs=node.inputs[:1], proto=copy)
+        proto = helper.make_node("Cast", read, written, node.proto.name, to=onnx_dtype(kind.dtype))
+        proto.attribute.extend(node.proto.attribute)
+        return replace(node, op="Cast", inputs=node.inputs[:1], proto=proto)
 
     def joined(self, node: Node) -> Node:
         """Return a Concat without its empty operands, such as the past of a decoder that starts."""
-        from onnx import NodeProto
-
         kept = [slot for slot, name in enumerate(node.inputs) if name not in self.types or self.types[name].elements]
         if not kept or len(kept) == len(node.inputs):
             return node
-        copy = NodeProto()
-        copy.CopyFrom(node.proto)
-        copy.input[:] = [node.proto.input[slot] for slot in kept]
-        return replace(node, inputs=tuple(node.inputs[slot] for slot in kept), proto=copy)
+        proto = copy.deepcopy(node.proto)
+        proto.input[:] = [node.proto.input[slot] for slot in kept]
+        return replace(node, inputs=tuple(node.inputs[slot] for slot in kept), proto=proto)
 
     def set_empty(self, kinds: Mapping[str, TensorType]) -> bool:
         """Make tensors constants if none of them has an element; return whether they are."""
