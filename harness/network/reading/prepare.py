@@ -159,7 +159,7 @@ class _Preparation:
             self._known.set_free(node, "empty")
         elif types is not None:
             self._known.types.update(types)
-            self._nodes.append(node)
+            self._nodes.append(self._known.without_empty(node, types))
 
     def _types_of(self, node: Node, *, flow: bool = False) -> dict[str, TensorType] | None:
         """Return the types of a node's outputs; None if one is not known, and the node is then left out."""
