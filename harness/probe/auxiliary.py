@@ -232,13 +232,18 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
 
 
 def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
-    """Append a quantised convolution of the first pixel of a quantised picture."""
+    """Append a quantised convolution of the first pixel of a quantised picture, and of one beside it.
+
+    OpenVINO moves the strides of a window of one pixel in front of it: it then converts a whole picture to floats.
+    """
     read = builder.type_of(tensor)
-    shape = (1, read.shape[1], 1, 1)
+    height, width = read.shape[2:]
+    window = (1, 2) if width > 1 else (min(height, 2), 1)
+    shape = (1, read.shape[1], *window)
     weight = dequantised_weight(builder, builder.integers(TensorType("int8", shape), *INTEGER_RANGE["int8"]))
     operands = [dequantised(builder, tensor), weight]
     written = TensorType("float32", (read.shape[0], 1, 1, 1))
-    pixel = builder.operator("Conv", operands, written, kernel_shape=(1, 1), strides=read.shape[2:])
+    pixel = builder.operator("Conv", operands, written, kernel_shape=window, strides=read.shape[2:])
     return quantised(builder, pixel, read.dtype)
 
 

@@ -243,6 +243,18 @@ def test_a_pixel_of_a_quantised_map_is_read_without_the_rest(opset: int) -> None
     assert run_on_onnxruntime(probe.model)[0].shape == (1, 1, 1, 1)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("plane", [(1, 1), (1, 6), (6, 1), (6, 6)])
+def test_openvino_reads_a_quantised_map_by_the_convolution_alone(dtype: str, plane: tuple[int, int]) -> None:
+    """OpenVINO adds no node that reads the byte map for the auxiliary layer: nothing converts or pools all of it."""
+    builder = ModelBuilder(13)
+    tensor = produce(builder, TensorType(dtype, (1, 32, *plane)), "convolution")
+    result, _ = attach(builder, tensor, AuxiliaryKind.AVGPOOL, "private")
+    executed = executed_by_openvino(builder.build([result]))
+    behind = executed[executed.index("Convolution") + 1 :]
+    assert "Pooling" not in behind and "Subgraph" not in behind[: behind.index("Convolution")]
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 def test_leading_parts_are_cut_off_in_every_opset(opset: int) -> None:
     """Slices take the same leading part in every opset."""
