@@ -6,7 +6,8 @@
 Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in a layout of
 the device's own has a quantised convolution of one pixel: a slice would first bring it into the plain layout, ONNX
 Runtime converts a whole picture to floats for an average, and keeps pictures in its own layout up to a convolution but
-not always up to a MaxPool.
+not always up to a MaxPool. Devices with their own memory have a MaxPool: some keep a convolution's window, and all that
+its strides skip, as weights.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 OUTPUT_CHANNELS = 8
 MOST_VALUES = 256
 """The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
+INTEGER_POOLING = 12
+"""The version of the operator set from which MaxPool takes integers."""
 _MAX_RANK = 5
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
@@ -182,7 +185,9 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
+        is_pooled = kind.layer.device_memory and builder.opset >= INTEGER_POOLING
+        pixel = _pooled_pixel(builder, tensor) if is_pooled else _one_pixel(builder, tensor)
+        return dequantised(builder, pixel), OverheadTerms(auxiliaries=1, views=1)
     source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
@@ -229,6 +234,13 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
     steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
     written = TensorType(read.dtype, (*read.shape[:2], *steps))
     return builder.operator("AveragePool", [tensor], written, kernel_shape=window, strides=strides)
+
+
+def _pooled_pixel(builder: ModelBuilder, tensor: str) -> str:
+    """Append a MaxPool of the first pixel of a quantised picture."""
+    read = builder.type_of(tensor)
+    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
+    return builder.operator("MaxPool", [tensor], written, kernel_shape=(1, 1), strides=read.shape[2:])
 
 
 def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
