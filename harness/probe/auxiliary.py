@@ -4,9 +4,10 @@
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
 Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in the
-device's own layout gets a quantised convolution of one pixel. A slice would first convert it to the plain layout; for
+device's own layout gets a quantised convolution of two pixels. A slice would first convert it to the plain layout; for
 an average, ONNX Runtime converts the whole picture to floats; and it keeps its own layout up to a convolution, but not
-always up to a MaxPool.
+always up to a MaxPool. Devices with their own memory get a MaxPool: some keep a convolution's window, and all that its
+strides skip, as weights.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 OUTPUT_CHANNELS = 8
 MOST_VALUES = 256
 """The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
+INTEGER_POOLING = 12
+"""The version of the operator set from which MaxPool takes integers."""
 _MAX_RANK = 5
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
@@ -182,7 +185,9 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
+        is_pooled = kind.layer.device_memory and builder.opset >= INTEGER_POOLING
+        pixel = _pooled_pixel(builder, tensor) if is_pooled else _one_pixel(builder, tensor)
+        return dequantised(builder, pixel), OverheadTerms(auxiliaries=1, views=1)
     source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
@@ -231,14 +236,26 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
     return builder.operator("AveragePool", [tensor], written, kernel_shape=window, strides=strides)
 
 
-def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
-    """Append a quantised convolution of the first pixel of a quantised picture."""
+def _pooled_pixel(builder: ModelBuilder, tensor: str) -> str:
+    """Append a MaxPool of the first pixel of a quantised picture."""
     read = builder.type_of(tensor)
-    shape = (1, read.shape[1], 1, 1)
+    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
+    return builder.operator("MaxPool", [tensor], written, kernel_shape=(1, 1), strides=read.shape[2:])
+
+
+def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
+    """Append a quantised convolution of the first pixel of a quantised picture, and of one beside it.
+
+    OpenVINO moves the strides of a window of one pixel in front of it: it then converts a whole picture to floats.
+    """
+    read = builder.type_of(tensor)
+    height, width = read.shape[2:]
+    window = (1, 2) if width > 1 else (min(height, 2), 1)
+    shape = (1, read.shape[1], *window)
     weight = dequantised_weight(builder, builder.integers(TensorType("int8", shape), *INTEGER_RANGE["int8"]))
     operands = [dequantised(builder, tensor), weight]
     written = TensorType("float32", (read.shape[0], 1, 1, 1))
-    pixel = builder.operator("Conv", operands, written, kernel_shape=(1, 1), strides=read.shape[2:])
+    pixel = builder.operator("Conv", operands, written, kernel_shape=window, strides=read.shape[2:])
     return quantised(builder, pixel, read.dtype)
 
 

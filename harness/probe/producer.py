@@ -25,6 +25,7 @@ from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (
+    INTEGER_POOLING,
     dequantised,
     dequantised_weight,
     is_quantised_picture,
@@ -44,8 +45,6 @@ ProducerKind = Literal[
     "sum",
 ]
 PRODUCER_CHANNELS = 4
-INTEGER_POOLING = 12
-"""The version of the operator set from which MaxPool takes integers."""
 _BRANCHING = "PRelu"
 """ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
 _SIGNED: Mapping[ProducerKind, ProducerKind] = {"convolution": "signed convolution", "abs": "difference"}

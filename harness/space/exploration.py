@@ -138,11 +138,11 @@ class DeviceRounds:
         """
         named: dict[int, list[_Named]] = {}
         narrowed: list[CutNetwork] = []
-        found: list[FusionRule] = []
+        found: dict[str, FusionRule] = {}
         waiting = list(enumerate(asked.layers))
         for sources in SOURCES:
             parts, cuts, rules = self._cut_accepted(waiting, asked.number, sources)
-            found += rules
+            found = {rule.pattern: rule for rule in rules} | found  # most layers have the usual sources
             waiting = []
             for part, cut in zip(parts, cuts, strict=True):
                 own = own_layers(cut.layers)
@@ -154,7 +154,7 @@ class DeviceRounds:
                 kept = tuple(layer for layers in own.values() for layer in layers)
                 if kept:
                     narrowed.append(replace(cut, layers=kept, is_warm=is_warm))
-        return narrowed, tuple(dict.fromkeys(found)), named
+        return narrowed, tuple(found.values()), named
 
     def _cut_accepted(self, numbered: _Part, number: int, sources: Sources) -> tuple[list[_Part], *_Cuts]:
         """Parts of the layers that the device accepts, the network of each as the device cuts it, and the rules."""

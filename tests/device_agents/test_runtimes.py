@@ -162,6 +162,17 @@ def test_an_openvino_device_beside_the_cpu(model: AssembledModel, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
+def test_an_input_that_nothing_reads_is_no_obstacle(name: str) -> None:
+    """A model runs with an input that no operator reads, as that of a Shape whose result is known."""
+    builder, kind = ModelBuilder(13), TensorType("float32", (2, 3))
+    builder.input(kind)
+    model = builder.build([builder.operator("Relu", [builder.input(kind)], kind)])
+    backend = create(name, {})
+    backend.load(request_of(model))
+    assert backend.run("p").wall_ns > 0
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x3a\x02\x0a"])
 def test_broken_models_are_refused(name: str, content: bytes, model: AssembledModel, folder: Path) -> None:
     """Bytes that are not a model are refused by the runtime, and no file remains."""

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from load_requests import request_of
 from onnx import TensorProto, helper, numpy_helper
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
+from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
 from harness.network.model_references import load_network
@@ -241,6 +243,28 @@ def test_a_pixel_of_a_quantised_map_is_read_without_the_rest(opset: int) -> None
     ops = [node.op_type for node in graph_of(probe.model).node]
     assert ops[-3:] == ["Conv", "QuantizeLinear", "DequantizeLinear"] and "Slice" not in ops
     assert run_on_onnxruntime(probe.model)[0].shape == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("plane", [(1, 1), (1, 6), (6, 1), (6, 6)])
+def test_openvino_reads_a_quantised_map_by_the_convolution_alone(dtype: str, plane: tuple[int, int]) -> None:
+    """OpenVINO adds no node that reads the byte map for the auxiliary layer: nothing converts or pools all of it."""
+    builder = ModelBuilder(13)
+    tensor = produce(builder, TensorType(dtype, (1, 32, *plane)), "convolution")
+    result, _ = attach(builder, tensor, AuxiliaryKind.AVGPOOL, "private")
+    executed = executed_by_openvino(builder.build([result]))
+    behind = executed[executed.index("Convolution") + 1 :]
+    assert "Pooling" not in behind and "Subgraph" not in behind[: behind.index("Convolution")]
+
+
+@pytest.mark.parametrize("shape", [(1, 300, 33, 33), (1, 16, 260, 260)])
+def test_a_small_emulated_machine_reads_a_large_quantised_map(shape: tuple[int, ...]) -> None:
+    """The auxiliary layer of a byte map fits the memories of the machine, however large the map is."""
+    builder = ModelBuilder(13)
+    tensor = produce(builder, TensorType("int8", shape), "narrow convolution")
+    result, _ = attach(builder, tensor, AuxiliaryKind.ROWPOOL, "private")
+    revealed = EmulatedNpuBackend({"preset": "nvdla-64"}).load(request_of(builder.build([result]), reveal=True))
+    assert revealed is not None
 
 
 @pytest.mark.parametrize("opset", OPSETS)

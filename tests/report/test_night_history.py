@@ -105,3 +105,15 @@ def test_only_subjects_that_changed_have_figures_and_all_have_curves(
     page = render_history([history((*subjects, *many))], "")
     assert page.count("data-figure=") == 3
     assert f"{len(subjects) + len(many) - 3} more subjects: the table has the curves" in page
+
+
+def test_networks_with_a_step_have_a_figure_before_those_without(
+    subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit of figures, the figure of the network that changed is drawn, wherever it stands in the set."""
+    monkeypatch.setattr(night_history, "MAX_FIGURES", 1)
+    calm = [replace(one, steps=()) for one in subjects if one.subject.kind == "network"]
+    steps = next(one.steps for one in subjects if one.steps)
+    changed = replace(calm[0], subject=replace(calm[0].subject, name="changed network"), steps=steps)
+    page = render_history([history((*calm, changed, *(one for one in subjects if one.subject.kind == "layer")))], "")
+    assert page.count("data-figure=") == 1 and "changed network" in page.partition("<figcaption")[2][:200]

@@ -132,8 +132,9 @@ class OpenVinoDevice(CpuRuntime):
             del model
             inference = compiled.create_infer_request()
             inputs = {spec["name"]: self._input(spec, index) for index, spec in enumerate(request.inputs)}
-            for name, values in inputs.items():
-                inference.set_tensor(name, openvino.Tensor(values, shared_memory=True))
+            read = {name for port in compiled.inputs for name in port.get_names()}  # the runtime drops the others
+            for name in inputs.keys() & read:
+                inference.set_tensor(name, openvino.Tensor(inputs[name], shared_memory=True))
             # A copy for NumPy would take as long as malloc needs for its pages, which depends on other probes.
             run = partial(inference.infer, share_outputs=True)
             report = first_run(run, compile_s)

@@ -175,6 +175,18 @@ class KnownTensors:
             self.set_constant(name, Constant(kind, numpy.empty(kind.shape, kind.dtype)))
         return True
 
+    def without_empty(self, node: Node, kinds: Mapping[str, TensorType]) -> Node:
+        """Return a node that has both kinds of results with empty ones that nothing reads: those read are constants."""
+        empty = {name: kind for name, kind in kinds.items() if not kind.elements}
+        if not self.set_empty(empty):
+            return node
+        unread = {name: f"{name}{SEPARATOR}empty" for name in empty}
+        self.types |= {unread[name]: kind for name, kind in empty.items()}
+        outputs = tuple(unread.get(name, name) for name in node.outputs)
+        proto = copy.deepcopy(node.proto)
+        proto.output[:] = outputs
+        return replace(node, outputs=outputs, proto=proto)
+
     def set_constant(self, name: str, constant: Constant) -> None:
         """Make a tensor a constant."""
         self.constants[name] = constant

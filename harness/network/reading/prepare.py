@@ -152,14 +152,14 @@ class _Preparation:
             node = self._known.scaled(node)
         elif node.op in WINDOWED_POOLS and not node.domain:
             node = self._known.pooled(node)
-        elif node.op == "Concat":
+        elif node.op == "Concat" and not node.domain:
             node = self._known.joined(node)
         types = self._types_of(node, flow=True)
         if types is not None and self._known.set_empty(types):
             self._known.set_free(node, "empty")
         elif types is not None:
             self._known.types.update(types)
-            self._nodes.append(node)
+            self._nodes.append(self._known.without_empty(node, types))
 
     def _types_of(self, node: Node, *, flow: bool = False) -> dict[str, TensorType] | None:
         """Return the types of a node's outputs; None if one is not known, and the node is then left out."""

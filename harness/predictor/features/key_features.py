@@ -182,6 +182,8 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     depth = right.shape[-2] * right.shape[-1] // columns
     batch, read = products_of(left.shape, right.shape)
     rows = math.prod(read) // depth
+    if not rows:
+        raise MalformedKey(f"{operator.op} reads fewer elements than its sums have")
     elements, results = math.prod(right.shape), batch * rows * columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
     operands = 0 if right.constant else -(-elements // results)

@@ -72,7 +72,7 @@ def _steps(sets: Sequence[SetHistory]) -> ReportTable:
 def _section(one: SetHistory) -> dict[str, object]:
     """Return the section of one set on one device."""
     shown = [history for history in one.subjects if history.steps or history.subject.kind != "layer"]
-    drawn = sorted(shown, key=lambda history: history.subject.kind == "layer")[:MAX_FIGURES]
+    drawn = sorted(shown, key=lambda history: (history.subject.kind == "layer", not history.steps))[:MAX_FIGURES]
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
     several = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}"

@@ -9,6 +9,7 @@ from onnx_models import model_of, node, prepared, run_assembled, run_plain
 
 from harness.errors import UnsupportedNetwork
 from harness.network.assemble import assemble_network
+from harness.network.layers import cut
 
 WEIGHT = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
 
@@ -32,6 +33,21 @@ def test_what_reads_only_empty_tensors_takes_no_time() -> None:
     network = prepared(model_of(nodes, {"x": (2, 4)}, constants={"none": np.array([0])}))
     assert ([one.op for one in network.nodes], network.inputs) == (["Concat"], ("x",))
     assert {one.reason for one in network.free} == {"empty", "constant"}
+
+
+def test_an_empty_part_of_a_split_is_a_constant_for_its_readers() -> None:
+    """A Split with an empty part returns only the others to layers, and what reads the part reads a constant."""
+    nodes = [
+        node("Split", "x sizes", "a b", axis=0),
+        node("ScatterElements", "b places a", "s", axis=0),
+        node("Relu", "s", "y"),
+    ]
+    constants = {"sizes": np.array([0, 8]), "places": np.zeros((0, 4), np.int64)}
+    model = model_of(nodes, {"x": (8, 4)}, constants=constants, outputs=("y", "a"))
+    network = prepared(model)
+    assert all(network.types[name].elements for one in cut(network, ()) for name in one.graph.outputs)
+    feeds, (found,) = run_assembled(assemble_network(network))
+    assert np.array_equal(found, run_plain(model, dict(zip(network.inputs, feeds, strict=True)), ["y"])["y"])
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ FORGED = {
     "empty tensor": "k1|x0:float32[1,0,3]|Relu(x0){}|->t0:float32[1,0,3]",
     "matrix product of a vector": "k1|x0:float32[1,8]|Gemm(x0,c:float32[8]){transB=1}|Relu(t0){}|->t1:float32[1,8]",
     "matrix product without a right side": "k1|x0:float32[1,8]|Gemm(x0){}|Relu(t0){}|->t1:float32[1,8]",
+    "matrices with rows shorter than their columns": (
+        "k1|x0:float32[3,1,2]|x1:float32[3,4,4]|MatMul(x0,x1){}|->t0:float32[3,1,4]"
+    ),
     "transposed along axes it lacks": "k1|x0:float32[1,8]|Transpose(x0){perm=3,7}|Relu(t0){}|->t1:float32[8,1]",
     "joined along an axis it lacks": "k1|x0:float32[1,8]|Concat(x0,x0){axis=9}|Relu(t0){}|->t1:float32[1,16]",
     "joined with another rank": "k1|x0:float32[1,8]|Concat(x0,c:float32[1]){axis=1}|Relu(t0){}|->t1:float32[1,16]",
