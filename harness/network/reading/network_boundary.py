@@ -129,14 +129,23 @@ def measured_outputs(
     return kept
 
 
-def check_outputs(outputs: Sequence[str], nodes: Iterable[Node], types: Mapping[str, TensorType], network: str) -> None:
+def check_outputs(
+    outputs: Sequence[str],
+    nodes: Iterable[Node],
+    types: Mapping[str, TensorType],
+    dims: Mapping[str, int],
+    network: str,
+) -> None:
     """Raise InvalidNetwork for an output that no node writes, UnsupportedNetwork if no node takes time."""
     for name in outputs:
         if name not in types:
             raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
     if {name for node in nodes for name in node.outputs}.isdisjoint(outputs):
         why = "Its outputs are inputs, constants or empty: no node takes time"
+        zero = next((name for name, size in dims.items() if not size), None)
         step = "Give a network with an operator that computes its outputs"
+        if zero is not None:
+            step = f"Give {zero[:80]!r} a size above 0: without elements, nothing is computed"
         raise UnsupportedNetwork(f"{network} has nothing to measure", why=why, next_step=step)
 
 

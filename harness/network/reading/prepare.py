@@ -80,7 +80,7 @@ class _Preparation:
         outputs = measured_outputs(
             file_outputs.values(), self._nodes, self._unmeasured, self._known.unknown, self._known.constants
         )
-        check_outputs(outputs, self._nodes, self._known.types, self._file.name)
+        check_outputs(outputs, self._nodes, self._known.types, self._dims, self._file.name)
         nodes = needed_nodes(self._nodes, outputs)
         kept = {node.index for node in nodes}
         self._known.free += [
