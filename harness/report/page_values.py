@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from harness.files import spreadsheet_csv
 from harness.text import printable
+from harness.text import signed_percent as plain_signed_percent
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 ELLIPSIS, NARROW_SPACE = "\N{HORIZONTAL ELLIPSIS}", "\N{NARROW NO-BREAK SPACE}"
@@ -104,9 +105,8 @@ def percent(fraction: float, decimals: int = 1) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """Return a fraction as a percentage, always with its sign; zero has no minus."""
-    text = f"{100 * fraction:+.1f}"
-    return f"{'+0.0' if text == '-0.0' else text}{NARROW_SPACE}%".replace("-", MINUS)
+    """Return a fraction as a percentage, as the terminal does, with the space and the minus of a page."""
+    return plain_signed_percent(fraction).replace("%", f"{NARROW_SPACE}%").replace("-", MINUS)
 
 
 def display(text: str, limit: int = MAX_NAME) -> str:

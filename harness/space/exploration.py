@@ -162,16 +162,15 @@ class DeviceRounds:
             *_parts([one for one in numbered if one[1].weights]),
             *_parts([one for one in numbered if not one[1].weights]),
         ]
-        if not parts:
-            return [], [], ()
         try:
             return parts, *self._cut_parts(parts, number, sources)
         except UnsupportedNetwork:
-            accepted = [one for part in parts for one in self._accepted(part, number, sources)]
-            parts = [*_parts(accepted)]
-            return parts, *(self._cut_parts(parts, number, sources) if parts else ([], ()))
+            parts = [*_parts([one for part in parts for one in self._accepted(part, number, sources)])]
+            return parts, *self._cut_parts(parts, number, sources)
 
     def _cut_parts(self, parts: Sequence[_Part], number: int, sources: Sources) -> _Cuts:
+        if not parts:
+            return [], ()
         networks = [
             network_of([layer for _, layer in part], f"round {number}, part {at}", sources)
             for at, part in enumerate(parts)

@@ -47,8 +47,6 @@ class _Column:
 
 def bars(layers: Sequence[LayerBar]) -> str:
     """Draw layers in the given order; above `MAX_BARS` layers neighbours share a bar, the overhead never does."""
-    from bokeh.models import BasicTicker
-
     unit = unit_for(bar.latency_s or 0.0 for bar in layers)
     own = [bar for bar in layers if not bar.is_overhead]
     step = math.ceil(len(own) / MAX_BARS) or 1
@@ -59,11 +57,18 @@ def bars(layers: Sequence[LayerBar]) -> str:
     label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
     spans = (0.5, len(layers) + 0.5), (0.0, top)
     plot = base_figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
-    plot.xaxis.ticker = BasicTicker(min_interval=1)
+    _count_layers_along(plot)
     plot.xgrid.visible = False
     for colour in dict.fromkeys(column.colour for column in columns):
         _draw(plot, [column for column in columns if column.colour == colour], top, unit)
     return figure_json(plot)
+
+
+def _count_layers_along(plot: plotting.figure) -> None:
+    """Label whole numbers alone on the horizontal axis."""
+    from bokeh.models import BasicTicker
+
+    plot.xaxis.ticker = BasicTicker(min_interval=1)
 
 
 def _draw(plot: plotting.figure, columns: Sequence[_Column], top: float, unit: Unit) -> None:
@@ -94,14 +99,12 @@ def _tooltip(column: _Column, unit: Unit) -> tuple[str, str]:
 
 def pareto(layers: Sequence[LayerBar]) -> str:
     """Draw the share of the time that the slowest layers take together, over their number; needs a known layer."""
-    from bokeh.models import BasicTicker
-
     known = sorted((bar for bar in layers if bar.latency_s), key=lambda bar: -(bar.latency_s or 0.0))
     reached = list(itertools.accumulate(bar.latency_s or 0.0 for bar in known))
     shares = [100 * one / reached[-1] for one in reached]
     labels = "number of layers, slowest first", "share of the time, %"
     plot = base_figure(240, labels, ("linear", "linear"), (0.0, len(known) + 0.5), (0.0, 104.0))
-    plot.xaxis.ticker = BasicTicker(min_interval=1)
+    _count_layers_along(plot)
     plot.line([0, len(known)], [80, 80], line_color=TEXT, line_dash="dashed", line_alpha=0.6)
     places = list(range(1, len(known) + 1))
     said = [f"{bar.text}; together {percent(share / 100)}" for bar, share in zip(known, shares, strict=True)]
