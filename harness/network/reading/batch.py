@@ -12,16 +12,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.node_inference import Operands, output_types
 from harness.network.operator_kinds import GATES
-
-if TYPE_CHECKING:
-    import numpy as np
-    from onnx import ModelProto
 
 _SHAPE_OPERANDS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 """Operators with a shape as a constant operand, and its position."""
@@ -247,9 +246,7 @@ class _Batching:
 
 def tiled(value: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
     """Return an array repeated along one axis up to a size."""
-    import numpy
-
-    made: np.ndarray[Any, Any] = numpy.take(value, numpy.arange(size) % value.shape[axis], axis)
+    made: np.ndarray[Any, Any] = np.take(value, np.arange(size) % value.shape[axis], axis)
     return made
 
 
@@ -259,6 +256,4 @@ def refusal(batch: int, why: str) -> UnsupportedNetwork:
 
 
 def _int64(values: Sequence[int]) -> np.ndarray[Any, Any]:
-    import numpy
-
-    return numpy.array(values, numpy.int64)
+    return np.array(values, np.int64)
