@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bokeh.resources import Resources
+
 from harness.files import write_whole
 from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
 from harness.report.figures import COLOURS
@@ -193,8 +195,6 @@ def _resource(name: str) -> str:
 
 def _bokeh() -> list[str]:
     """Return BokehJS without widgets, tables and mathematics."""
-    from bokeh.resources import Resources
-
     return list(Resources(mode="inline", components=["bokeh"], log_level="error").js_raw)
 
 

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
+from bokeh.models.glyphs import Image
+from bokeh.palettes import Blues256
+from bokeh.transform import transform
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, draw, figure_json
 from harness.report.page_values import CaptionedFigure, display, duration, signed_percent, unit_for
@@ -41,11 +45,6 @@ def sample_figures(samples: TableSamples) -> tuple[CaptionedFigure, ...]:
 
 def _plane(nulls: Sequence[NullProbe]) -> str:
     """Draw the plane as the colour of the background, over both sizes, and the probes in the same colours."""
-    from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
-    from bokeh.models.glyphs import Image
-    from bokeh.palettes import Blues256
-    from bokeh.transform import transform
-
     ends = [
         1.05 * max(sizes) or 1.0 for sizes in ([one.input_bytes for one in nulls], [one.output_bytes for one in nulls])
     ]

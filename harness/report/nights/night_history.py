@@ -7,6 +7,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bokeh.models import FixedTicker
+
 from harness.files import write_whole
 from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, draw, figure_json, tick
 from harness.report.html import page
@@ -157,8 +159,6 @@ def _saved(sets: Sequence[SetHistory]) -> SavedFile:
 
 def night_series(history: SubjectHistory) -> str:
     """Draw the nights in order; a step is a labelled mark on its first night."""
-    from bokeh.models import FixedTicker
-
     nights = history.nights
     is_relative = history.subject.kind == "device"
     unit = Unit("%", 0.01) if is_relative else unit_for(night.latency_s for night in nights)
