@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
@@ -12,12 +12,10 @@ from bokeh.models.glyphs import Image
 from bokeh.palettes import Blues256
 from bokeh.transform import transform
 
+from harness.lut.table_samples import NullProbe, ReferenceVisit, TableSamples
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, draw, figure_json
 from harness.report.page_values import CaptionedFigure, display, duration, signed_percent, unit_for
 from harness.text import byte_size
-
-if TYPE_CHECKING:
-    from harness.lut.table_samples import NullProbe, ReferenceVisit, TableSamples
 
 _PLANE_STEPS = 64
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bokeh import plotting
 from bokeh.models import BasicTickFormatter, LinearColorMapper
@@ -13,12 +13,10 @@ from bokeh.transform import transform
 from grandalf.graphs import Edge, Graph, Vertex
 from grandalf.layouts import SugiyamaLayout, VertexViewer
 
+from harness.network.keyed_network import KeyedLayer
 from harness.report.figures import TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import Unit, unit_for
-
-if TYPE_CHECKING:
-    from harness.network.keyed_network import KeyedLayer
 
 Point = tuple[float, float]
 _ROUNDS = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bokeh.models import FixedTicker
 
 from harness.files import write_whole
+from harness.nightly.set_history import SetHistory
 from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, draw, figure_json, tick
 from harness.report.html import page
 from harness.report.page_values import (
@@ -24,11 +24,8 @@ from harness.report.page_values import (
     unit_for,
 )
 from harness.slowdowns.findings import UNCHANGED
+from harness.slowdowns.subject_history import SubjectHistory
 from harness.text import counted
-
-if TYPE_CHECKING:
-    from harness.nightly.set_history import SetHistory
-    from harness.slowdowns.subject_history import SubjectHistory
 
 _TEMPLATE = "history.html.j2"
 MAX_FIGURES = 40
