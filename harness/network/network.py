@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.network.operator_kinds import ACTIVATIONS, CONVOLUTIONS
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import AttributeProto, NodeProto
 
 PACKED = {"int4": 2, "uint4": 2}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
 from harness.network.operand_shapes import places, products
 from harness.network.operand_shapes.node_operands import (
+    Array,
     NodeOperands,
     Rule,
     any_operator,
@@ -18,9 +18,6 @@ from harness.network.operand_shapes.node_operands import (
     singles,
 )
 from harness.network.operator_kinds import GATES
-
-if TYPE_CHECKING:
-    from harness.network.operand_shapes.node_operands import Array
 
 
 def check_operands(node: Node, types: Iterable[TensorType | None], values: Mapping[int, Array], opset: int) -> None:

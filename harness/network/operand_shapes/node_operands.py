@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from harness.network.network import Node
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
-
+Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _MOST_AXIS = (1 << 31) - 1
 _PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")

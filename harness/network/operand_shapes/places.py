@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from harness.network.operand_shapes.node_operands import (
+    Array,
     NodeOperands,
     Rule,
     axis_of,
@@ -15,9 +15,6 @@ from harness.network.operand_shapes.node_operands import (
     same_rank,
     singles,
 )
-
-if TYPE_CHECKING:
-    from harness.network.operand_shapes.node_operands import Array
 
 
 def _within(indices: Array, axis: int, size: int) -> Iterator[str]:
