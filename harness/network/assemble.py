@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.array_types import Array
 from harness.errors import HarnessError
 from harness.network.effort import products_of
 from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
@@ -164,7 +165,7 @@ class ModelBuilder:
         """Add a constant of rank 0 that is sent with the model."""
         return self._sent(np.array(value, dtype))
 
-    def _sent(self, value: np.ndarray[Any, Any]) -> str:
+    def _sent(self, value: Array) -> str:
         from onnx import numpy_helper
 
         name = f"k{len(self._initializers)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.array_types import Array
 from harness.errors import InvalidNetwork
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.network import PACKED, Node
@@ -19,7 +20,6 @@ from harness.network.network import PACKED, Node
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-    Array = np.ndarray[Any, Any]
 
 MAX_FORM_BYTES = 4096
 """Nodes of more bytes share nothing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from harness.array_types import Array
 from harness.network.operand_shapes.node_operands import (
-    Array,
     NodeOperands,
     Rule,
     axis_of,

@@ -12,11 +12,11 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
+from harness.array_types import Array
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.node_inference import Operands, output_types
@@ -222,7 +222,7 @@ class _Batching:
         self.tiled[made] = (name, axis)
         return made
 
-    def _add_constant(self, name: str, value: np.ndarray[Any, Any] | None, kind: TensorType | None = None) -> None:
+    def _add_constant(self, name: str, value: Array | None, kind: TensorType | None = None) -> None:
         kind = kind or (TensorType(str(value.dtype), value.shape) if value is not None else None)
         assert kind is not None  # noqa: S101 - a constant has a value or a type
         self.constants[name], self.types[name] = Constant(kind, value), kind
@@ -244,9 +244,9 @@ class _Batching:
         return refusal(self.batch, f"Node {node.name[:80]!r} ({node.op}) {why}")
 
 
-def tiled(value: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
+def tiled(value: Array, axis: int, size: int) -> Array:
     """Return an array repeated along one axis up to a size."""
-    made: np.ndarray[Any, Any] = np.take(value, np.arange(size) % value.shape[axis], axis)
+    made: Array = np.take(value, np.arange(size) % value.shape[axis], axis)
     return made
 
 
@@ -255,5 +255,5 @@ def refusal(batch: int, why: str) -> UnsupportedNetwork:
     return UnsupportedNetwork(f"A batch of {batch} cannot be set", why=why, next_step=_NEXT)
 
 
-def _int64(values: Sequence[int]) -> np.ndarray[Any, Any]:
+def _int64(values: Sequence[int]) -> Array:
     return np.array(values, np.int64)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.array_types import Array
 from harness.errors import HarnessError
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.assemble import ArraySpec, assemble_network
@@ -20,7 +21,6 @@ from harness.network.network import Network
 from harness.network.reading.batch import Rebatched, refusal, tiled
 from harness.text import byte_size
 
-Array = np.ndarray[Any, Any]
 MAX_CHECK_BYTES = 4 << 30
 """The most memory for tensors of the network with the new batch; above it, nothing is compared."""
 MAX_CHECK_S = 10.0

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
+from harness.array_types import Array
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
@@ -30,7 +31,7 @@ class Resolved:
     """The replacement of an operator on a sequence: other names of tensors, constants, and nodes that read them."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     nodes: tuple[NodeProto, ...] = ()
 
 
@@ -151,7 +152,7 @@ class Sequences:
         self._parts[node.outputs[0]] = tuple(parts)
         return Resolved()
 
-    def _value(self, name: str) -> np.ndarray[Any, Any] | None:
+    def _value(self, name: str) -> Array | None:
         held = self._constants.get(name)
         return None if held is None else held.value
 
