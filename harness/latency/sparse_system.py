@@ -7,7 +7,7 @@ which each equation holds a few: the stacked dense matrices of `robust_fits` wou
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,10 @@ class Solution:
     def index(self, name: str) -> int:
         """Return the position of an unknown; raises KeyError."""
         return self._positions[name]
+
+    def sum_of(self, names: Iterable[str]) -> float:
+        """Return the sum of those of these unknowns that the system has."""
+        return sum(float(self.values[self._positions[name]]) for name in names if name in self._positions)
 
     @functools.cached_property
     def variances(self) -> Floats:
