@@ -1,7 +1,5 @@
 """Pages with generated blocks: `<!-- generated: NAME -->` … `<!-- end -->`. Other text never changes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,7 +1,5 @@
 """Files of the host: bounded reads, whole writes, and CSV that spreadsheets do not execute."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """Results in notebooks: texts are never markup, and bars are as long as their latencies."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reader of TOML files: each error names the file, the key and the next step, in TOML's words."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Annotated, Literal

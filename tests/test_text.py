@@ -1,7 +1,5 @@
 """Text of the host: durations, sizes in bytes, safe names, and the end of long messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

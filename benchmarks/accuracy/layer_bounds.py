@@ -6,8 +6,6 @@ The emulator attributes each cycle of a run to one layer and to the queue that d
 table calls bound by arithmetic should have most of its cycles in CP, and one bound by weights or feature maps in IO.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 from harness.estimation.network_estimate import estimate_network

@@ -10,8 +10,6 @@ queue with the matrix unit. The second table doubles one resource of the machine
 be slower.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

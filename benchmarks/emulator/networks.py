@@ -5,8 +5,6 @@
 Each network runs in a process of its own for each way of handling the halo: `harness npu run builtin:NAME --json`.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from benchmarks.parts import harness_json

@@ -7,8 +7,6 @@ of a single layer, the block length, the choice, and how much slower it is than 
 choice is more than 5 % slower.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

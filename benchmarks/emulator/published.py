@@ -5,8 +5,6 @@
 Prints tables of docs/emulator_figures.md in Markdown. The published figures are data of the tests.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import fsrcnn

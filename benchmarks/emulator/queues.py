@@ -6,8 +6,6 @@ Each network is compiled and timed on `edge` and on the same machine with a mult
 last-level cache, without and with a queue of 16 entries (`vfu_queue_depth`, `llc_queue_depth`).
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 

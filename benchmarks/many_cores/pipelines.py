@@ -5,8 +5,6 @@
 Prints Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from device_agents.emulated_npu.compiler.options import DEFAULT

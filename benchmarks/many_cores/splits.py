@@ -6,8 +6,6 @@ Each network and number of cores runs in a process of its own: `harness npu spli
 if the predicted best is more than 3 % slower than the true best for more than 5 % of the layers.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Networks whose weights fit into the caches only in part are between warm and cold."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Windows of positions, and tables of sums and of pairs, on invented terms."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

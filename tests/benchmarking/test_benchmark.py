@@ -1,7 +1,5 @@
 """Whole networks measured without a table: figures, sweeps, samples, memory and energy."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The benchmark of docs/performance.md: small versions of its parts, fitted exponents, and files for Vela."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

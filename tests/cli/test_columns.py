@@ -1,7 +1,5 @@
 """Columns of text, fitted to a terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Arrays that a device makes from their specifications."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Models that the emulated NPU compiles ahead: side by side, kept for later sessions, with the same result as alone."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import hashlib

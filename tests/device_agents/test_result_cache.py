@@ -1,7 +1,5 @@
 """The cache of results that host and agents share: what it returns, what it ignores, and how large it grows."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Profiles of runtimes: disturbed samples, counters, names of nodes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import timedelta

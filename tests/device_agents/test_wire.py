@@ -1,7 +1,5 @@
 """Frames survive any splitting; anything else is a FrameError."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """The host beside the NPU: the latency of an inference without noise, and the effect of each kind of noise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Machine descriptions: reading, error messages, and the presets."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

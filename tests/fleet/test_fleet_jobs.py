@@ -1,7 +1,5 @@
 """Several devices side by side: one request per board, golden probes, quarantine, retries."""
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

@@ -1,7 +1,5 @@
 """Latencies of chains from windows, and shares of their layers, which keep sums and their variances."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The slope over copies of a layer, and the flags of layers whose estimators disagree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The inverse by groups: that of the dense matrix, for any division into groups and common unknowns."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Layer latencies compared with the truth of a null device, and properties that hold for any data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping

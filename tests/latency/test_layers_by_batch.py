@@ -1,7 +1,5 @@
 """Layers of several networks: each batch has caches of its own, and differences are taken within it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The overhead regression: coefficients, intervals, and refusal of designs that do not separate them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The literal regression of S1.4: three coefficients by least squares, and nothing else."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

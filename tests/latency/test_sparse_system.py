@@ -1,7 +1,5 @@
 """The sparse system: exact values, bounds, intervals, robustness, and refusal of ambiguous designs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

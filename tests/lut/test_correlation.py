@@ -1,7 +1,5 @@
 """Correlations of a table's entries in their file: packed ones are read back, anything else is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Comparison of tables, and export of their entries."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import importlib.util

@@ -1,7 +1,5 @@
 """docs/lut_format.md describes the files as they are."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

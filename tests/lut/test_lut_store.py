@@ -1,7 +1,5 @@
 """Tables on disk: immutable, complete or absent, and refused after any change."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Values for unknown neighbourhoods come from known ones of the same class, with their spread as the error."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Entries of large tables, parsed where they are looked up, are those of the whole parser."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Sequence

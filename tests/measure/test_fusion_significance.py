@@ -1,7 +1,5 @@
 """The test for fusion on simulated measurements: few false answers, and clear ones where an operator disappears."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The verdict on the machine: from recorded states, drift and spread between processes, and under real load."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Merging campaigns from other hosts' journals: every slot once, and nothing but samples."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Runs in slow phases of a machine are found by the runs around them, and left out."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The order of visits and the stop rule."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

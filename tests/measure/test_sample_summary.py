@@ -1,7 +1,5 @@
 """Summaries of samples: robust, with the number of samples they use."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

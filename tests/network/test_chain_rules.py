@@ -1,7 +1,5 @@
 """Rules for chains reproduce the networks that they were counted from, and follow sizes where layers are unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given

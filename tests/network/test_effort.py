@@ -1,7 +1,5 @@
 """The multiply-adds of nodes, and about how long they let a model take to compile or to run."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

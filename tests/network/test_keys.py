@@ -1,7 +1,5 @@
 """Layer keys are equal for the same work on a device, different for other work, and contain no names."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The device's own ONNX reader and writer agree with the onnx package."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """The place of a layer is its context and a digest that depends only on its neighbours."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace

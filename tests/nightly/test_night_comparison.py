@@ -1,7 +1,5 @@
 """Comparison of a night's watch: which changes are fresh, which sets cannot be compared, and the subjects' names."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date

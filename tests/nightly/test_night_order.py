@@ -1,7 +1,5 @@
 """The order of jobs and what fits into a budget: pure functions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

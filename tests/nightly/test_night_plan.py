@@ -1,7 +1,5 @@
 """nightly.toml: the meaning of its keys, and the errors for invalid plans."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Units and crontab lines: systemd and a shell run exactly the intended command."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

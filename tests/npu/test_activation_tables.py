@@ -1,7 +1,5 @@
 """Activations that a user gives as tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

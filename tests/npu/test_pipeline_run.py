@@ -1,7 +1,5 @@
 """Pipelines of any network: larger than a chip, on unequal groups, on as many groups as are fastest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

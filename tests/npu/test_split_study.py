@@ -1,7 +1,5 @@
 """The study of splits: predicted times beside those of programs that run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

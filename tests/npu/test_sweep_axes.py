@@ -1,7 +1,5 @@
 """Sweeps over machines: values from text, machines with changed parameters, and the knee of a curve."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The limits that no prediction leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

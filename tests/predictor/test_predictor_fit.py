@@ -1,7 +1,5 @@
 """Training and prediction on measured convolutions and on a synthetic machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Trees predict the same when they are stored as they did when they were grown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Auxiliary layers and producers on tensors of every rank, type and opset."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

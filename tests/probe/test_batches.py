@@ -1,7 +1,5 @@
 """Batches visit every probe, keep compared probes together, and have about the footprint of their network."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

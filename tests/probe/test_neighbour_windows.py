@@ -1,7 +1,5 @@
 """Windows of neighbours: how they tile a network, and what their probes hold."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

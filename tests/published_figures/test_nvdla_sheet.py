@@ -1,7 +1,5 @@
 """NVDLA's cost sheet: its sums, its printed digits, and every intermediate column."""
 
-from __future__ import annotations
-
 import csv
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Multiply-adds and external elements of tiled chains, against counting tile by tile."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from published_figures.published import fsrcnn_layers, read_anchor

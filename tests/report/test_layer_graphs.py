@@ -1,7 +1,5 @@
 """Blocks of layers by their names, and the layout of their graph."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A night's report as Markdown and as JUnit XML: its content, and that text of devices cannot do harm."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace

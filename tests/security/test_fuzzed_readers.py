@@ -1,7 +1,5 @@
 """The readers of foreign input, under the same mutations as `make fuzz`: documented errors, in time and memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

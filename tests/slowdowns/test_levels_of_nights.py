@@ -1,7 +1,5 @@
 """Levels of nights: one level without changes, divided where a change happened."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

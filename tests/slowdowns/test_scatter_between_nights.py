@@ -1,7 +1,5 @@
 """Scatter between nights without changes: estimated from the probes, with a prior for when they are few."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

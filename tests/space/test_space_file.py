@@ -1,7 +1,5 @@
 """Space files: their content, and the errors for invalid ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

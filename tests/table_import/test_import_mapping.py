@@ -1,7 +1,5 @@
 """Mapping files: every mistake is found before a row is read, and names its key."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

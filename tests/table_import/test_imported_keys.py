@@ -1,7 +1,5 @@
 """A row becomes the entry that `estimate` looks for: its key is the one that the layer has in a network."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

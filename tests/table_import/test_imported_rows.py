@@ -1,7 +1,5 @@
 """Rows of a file: what cannot be used is refused with its line, and nothing in a cell does more than be data."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path

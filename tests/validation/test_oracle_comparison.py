@@ -1,7 +1,5 @@
 """Comparison of a table with the truth: the layers compared, and the summary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

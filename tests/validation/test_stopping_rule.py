@@ -1,7 +1,5 @@
 """The rule that ends the measurement of a network when its comparison is decided."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

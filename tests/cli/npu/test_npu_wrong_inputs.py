@@ -1,7 +1,5 @@
 """`harness npu`: errors for wrong machines, networks, programs and options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

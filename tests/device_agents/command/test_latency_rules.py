@@ -1,7 +1,5 @@
 """How the command backend finds a latency in what a tool prints."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The first layers of a network, compiled alone, run as they do in the network."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

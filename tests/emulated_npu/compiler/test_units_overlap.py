@@ -1,7 +1,5 @@
 """Networks on a machine whose VFU has a queue of its own: the same values in every order, and no slower."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The functional machine: commands in memory, queues and semaphores, whole programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import get_args
 

@@ -4,8 +4,6 @@ Memories lie between guard bytes. A write outside changes a guard; a read outsid
 is repeated with other guards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any

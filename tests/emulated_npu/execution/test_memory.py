@@ -1,7 +1,5 @@
 """Views of memory: their content, and that they never reach outside."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

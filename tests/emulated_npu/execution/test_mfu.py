@@ -1,7 +1,5 @@
 """The matrix unit and the windows of the vector unit against ONNX Runtime."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

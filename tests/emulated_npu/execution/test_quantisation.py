@@ -1,7 +1,5 @@
 """Quantised operands of commands: conversion where units read and write, and products of integers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

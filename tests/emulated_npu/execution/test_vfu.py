@@ -1,7 +1,5 @@
 """The vector unit against ONNX Runtime, function by function."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text and binary are exactly equivalent; an error in the text names its line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

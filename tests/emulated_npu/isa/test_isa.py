@@ -1,7 +1,5 @@
 """Instructions survive encoding; invalid bits are rejected with the number of the instruction."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A program survives its file; an incomplete or damaged file is an InvalidProgram."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import struct

@@ -1,7 +1,5 @@
 """Registers, slots and loops become the right commands, or the error names the wrong instruction."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

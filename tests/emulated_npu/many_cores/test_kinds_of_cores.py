@@ -1,7 +1,5 @@
 """Machines whose cores differ: each core has the times of its kind, and gets the work that it can do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Random networks on small machines compute the right values in any order of the queues, or are refused."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Weights that stay in SB from input to input: the same values, no loads of them, and no slower pipelines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The balanced partition: the exact minimum of the largest stage time, compared with the partition by score."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Moves of nodes between groups: parallel branches that a cut of the traversal cannot separate."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import fabric, graphs, groups_of_sizes, parts

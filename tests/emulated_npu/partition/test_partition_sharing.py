@@ -1,7 +1,5 @@
 """Several parts on a core group: figure 1 of the source, and any network with more parts than groups."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

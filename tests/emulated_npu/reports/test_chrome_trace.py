@@ -1,7 +1,5 @@
 """The Chrome trace: the rules of the Trace Event Format, and agreement with the timing."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from itertools import pairwise

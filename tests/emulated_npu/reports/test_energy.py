@@ -1,7 +1,5 @@
 """The energy of a run: counts of accesses times figures of the machine."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

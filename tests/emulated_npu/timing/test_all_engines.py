@@ -1,7 +1,5 @@
 """What holds for every program on machines with two to four queues: all engines and the formula agree on the times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

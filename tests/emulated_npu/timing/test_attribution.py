@@ -1,7 +1,5 @@
 """The division of time among layers and waits, and the counters of every layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

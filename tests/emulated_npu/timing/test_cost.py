@@ -1,7 +1,5 @@
 """The cost of one command: transfers, the matrix unit, the vector unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

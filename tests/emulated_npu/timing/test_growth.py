@@ -1,7 +1,5 @@
 """Networks that are compiled for a larger machine are hardly ever slower, whatever grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

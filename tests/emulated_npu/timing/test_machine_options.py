@@ -1,7 +1,5 @@
 """Optional keys of a machine: each changes the time of a command as it says, and none changes it by default."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

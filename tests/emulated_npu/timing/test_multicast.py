@@ -1,7 +1,5 @@
 """Memories that multicast: bytes that several cores of a group ask for pass once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariants of the time of every program, on random and built-in networks (S2.6)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Cores that share a memory or a link: equal parts, no lost work, and no effect on users of other resources."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from heapq import heappop, heappush
 

@@ -1,7 +1,5 @@
 """Cycles of systolic arrays, compared with following the wavefront element by element."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The time of step lists: the rules of the queues, the formula of S2.6, and invariants of every program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fusion rules: written and read, matched without overlap, and learnt from the groups that a device reports."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Transposes that cancel: harness leaves out those that ONNX Runtime leaves out, and the numbers stay the same."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

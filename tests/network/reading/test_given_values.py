@@ -1,7 +1,5 @@
 """Inputs that are one number decide what a network computes: --dim gives their values, and they are constants then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

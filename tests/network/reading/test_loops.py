@@ -1,7 +1,5 @@
 """A Loop or Scan whose length is known is read as its iterations, with the values that ONNX Runtime gives it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

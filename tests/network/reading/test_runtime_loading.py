@@ -1,7 +1,5 @@
 """Preparation follows what ONNX Runtime does when it loads a file: control flow, constants, its own operators."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

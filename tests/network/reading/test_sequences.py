@@ -1,7 +1,5 @@
 """Sequences of a known number of tensors are read as what they do with these tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The layers that OpenVINO reports, as groups of nodes that rules can be learnt from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

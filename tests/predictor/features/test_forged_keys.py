@@ -1,7 +1,5 @@
 """Keys of layers that no network has: a table may hold any text, and describing it takes bounded work."""
 
-from __future__ import annotations
-
 import random
 import re
 import tracemalloc

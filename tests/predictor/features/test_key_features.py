@@ -1,7 +1,5 @@
 """The features of layers from their keys."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

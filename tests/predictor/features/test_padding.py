@@ -1,7 +1,5 @@
 """The share of a window that lies on its map."""
 
-from __future__ import annotations
-
 import pytest
 from convolutions import convolution
 from hypothesis import given

@@ -1,7 +1,5 @@
 """How many times a device loads the elements of a map whose tiles overlap."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

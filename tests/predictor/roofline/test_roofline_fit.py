@@ -1,7 +1,5 @@
 """The tiling of a device, and the fit of the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is left of a network's layers whose weights are loaded while others compute."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

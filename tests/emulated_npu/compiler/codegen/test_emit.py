@@ -1,7 +1,5 @@
 """Code generation: the control unit gets back exactly the items, from as few instructions as loops allow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Activations as tables: the operator PiecewiseLinear, which becomes the function TABLE."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

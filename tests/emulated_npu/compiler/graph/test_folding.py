@@ -1,7 +1,5 @@
 """Folding merges several nodes into one layer where it may, and never changes results."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

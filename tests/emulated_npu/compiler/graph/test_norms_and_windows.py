@@ -1,7 +1,5 @@
 """Norms, pooling by norms, shrinking, and normalisation over odd axes and with broadcast factors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

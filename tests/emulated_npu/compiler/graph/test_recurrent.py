@@ -1,7 +1,5 @@
 """LSTM, GRU and RNN are unrolled in time; their values are those of ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GridSample, AffineGrid, Col2Im and MaxUnpool."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

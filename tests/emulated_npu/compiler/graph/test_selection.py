@@ -1,7 +1,5 @@
 """TopK selects by repeated maxima, or by ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

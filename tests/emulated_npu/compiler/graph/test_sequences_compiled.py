@@ -1,7 +1,5 @@
 """Cumulative sums, reversed sequences, Range and ConstantOfShape."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

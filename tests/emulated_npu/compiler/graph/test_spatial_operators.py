@@ -1,7 +1,5 @@
 """Operators over the axes of a map compute what ONNX Runtime does: convolutions, pooling and resizing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

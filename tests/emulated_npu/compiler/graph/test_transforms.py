@@ -1,7 +1,5 @@
 """DFT and STFT of constant length are products by constant matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transposed convolutions become convolutions that compute phases, and copies that join them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The algebra of views agrees with numpy for every operation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights pass through the last-level cache while the IO queue would wait, and the results stay the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

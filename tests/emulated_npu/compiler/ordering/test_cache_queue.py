@@ -1,7 +1,5 @@
 """Networks on a machine with a queue for the last-level cache: the same values in every order, and no slower."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import assume, given, settings

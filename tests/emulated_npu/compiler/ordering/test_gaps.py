@@ -1,7 +1,5 @@
 """Transfers run in the order of time, and the order keeps every dependence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from command_cases import commands, compute, conflicting_pairs, dense, load, store

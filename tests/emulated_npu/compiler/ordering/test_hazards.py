@@ -1,7 +1,5 @@
 """Dependences between commands miss no conflict, and views that interleave do not depend on each other."""
 
-from __future__ import annotations
-
 from command_cases import commands, compute, conflicting_pairs, dense, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st

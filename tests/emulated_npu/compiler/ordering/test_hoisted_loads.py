@@ -1,7 +1,5 @@
 """Loads are hoisted as early as dependences and the window allow."""
 
-from __future__ import annotations
-
 from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a memory holds after writes, in parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Any schedule that queues and semaphores allow respects the dependences, with few waits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Blocks in SB get other addresses with the same content, and may arrive while others are in use."""
 
-from __future__ import annotations
-
 from command_cases import dense
 from hypothesis import given, settings
 from hypothesis import strategies as st

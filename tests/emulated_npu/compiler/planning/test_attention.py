@@ -1,7 +1,5 @@
 """Attention keeps keys and values of a head on chip and its scores inside the chain, and batches run item by item."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Memory that the cores of a group share is reused only when all cores have finished with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from random import Random

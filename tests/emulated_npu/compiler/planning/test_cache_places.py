@@ -1,7 +1,5 @@
 """Values share the last-level cache by lifetime, and lie over others that a chain reads for the last time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

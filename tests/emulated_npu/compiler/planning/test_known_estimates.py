@@ -1,7 +1,5 @@
 """What a process keeps of the networks that it has compiled."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Cores wait for messages before the commands that need them, and report messages that never arrive."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Operands address the elements of regions, and buffers share addresses only at different times."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The compiler decides where chains end and what stays on chip, by predicted time."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import chain, pairwise
 

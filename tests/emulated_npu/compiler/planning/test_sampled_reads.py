@@ -1,7 +1,5 @@
 """Layers with a kernel of one element and a stride fetch only the elements that they read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

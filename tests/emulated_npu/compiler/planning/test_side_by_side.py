@@ -1,7 +1,5 @@
 """Several pixels side by side fill an array that few channels leave idle, and compute the same values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A chain is cut into tiles so that every pass has the new, held and kept parts that it needs (S3.2, S3.3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

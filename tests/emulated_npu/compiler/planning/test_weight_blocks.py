@@ -1,7 +1,5 @@
 """Every weight is in one block, blocks keep to their budget, and operands address the right bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Splits over the cores of a group keep the values, and the compiler chooses them by predicted time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Random and built-in networks on several core groups compute the values of one core."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Possible assignments of layers to core groups are accepted, others refused with the reason."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Slices of a layer compute their parts of the same values, and nothing twice."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

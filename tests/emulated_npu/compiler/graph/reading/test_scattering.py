@@ -1,7 +1,5 @@
 """Scattering to places that the network computes has ONNX Runtime's values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
