@@ -4,8 +4,6 @@ docs/api.md documents every name that this package exports. Each is imported whe
 command line starts quickly.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,5 @@
 """Check a device part by part, with a remedy for each fault; for `harness devices check`."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping

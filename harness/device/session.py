@@ -1,7 +1,5 @@
 """A session with the agent of one device: it takes the lease, loads probes and returns samples."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json

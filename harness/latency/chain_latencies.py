@@ -7,8 +7,6 @@ error for the choice. Chains share errors through common windows, the producers 
 covariance includes them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Intervals cover three errors: sampling and the model, both measured by the scatt
 and drift, which all null probes of a campaign share and no scatter shows (see `drift`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

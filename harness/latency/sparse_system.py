@@ -4,8 +4,6 @@ Every equation says `total = sum of amount * unknown`, with a standard error. A 
 which each equation holds a few: the stacked dense matrices of `robust_fits` would not fit into memory.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How well chains, meetings and windows of neighbours add up to networks, as longer windows show it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

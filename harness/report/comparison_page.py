@@ -1,7 +1,5 @@
 """Two tables side by side: every layer that both hold, by each table's latency, and the facts that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures of the samples of a table: the fitted plane, its residuals, and the drift of the reference probe."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ than those of the nights at the current level (Mann-Whitney's rank test); the di
 nights (Student's t), both corrected for all subjects of the night (Holm); and it is as large as the threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The latency of every subject over the nights, divided into levels: a step is where a new level begins."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

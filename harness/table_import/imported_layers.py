@@ -1,7 +1,5 @@
 """Rows become layers with latencies; what cannot is collected with its line and reason."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

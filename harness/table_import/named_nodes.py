@@ -1,7 +1,5 @@
 """Rows that name nodes of a network, as runtimes' own profiles have them, become that network's layers."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

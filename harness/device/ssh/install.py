@@ -1,7 +1,5 @@
 """Copy the agent to a device by SFTP: named by its content hash, checked, and never overwritten."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Keys in a key agent that the user names: one socket, and exactly one of its keys."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

@@ -3,8 +3,6 @@
 paramiko believes the counts in an answer: one of 2^32 extended attributes would keep it busy for hours.
 """
 
-from __future__ import annotations
-
 import paramiko
 from paramiko.sftp import CMD_ATTRS, CMD_NAME
 

@@ -3,8 +3,6 @@
 Nothing in it runs: a host for which ProxyCommand or `Match exec` counts is refused, because they start a shell.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import stat

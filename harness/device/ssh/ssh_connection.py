@@ -1,7 +1,5 @@
 """The agent on another machine, over SSH."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time

@@ -4,8 +4,6 @@ paramiko itself reads a banner line or a packet of any length, keeps all that a 
 channel, and writes without a deadline.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

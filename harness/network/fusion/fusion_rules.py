@@ -10,8 +10,6 @@ Before it fuses, a runtime may rewrite a network. Rules with the names in `REWRI
 leaves out Transposes which cancel each other, `UNSIGNED_PAIRS` that it makes signed pairs unsigned.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

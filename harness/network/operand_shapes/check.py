@@ -1,7 +1,5 @@
 """The rules of each operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.array_types import Array

@@ -1,7 +1,5 @@
 """A node with the shapes of what it reads, and the rules that many operators share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Operators that read, write or move elements by their places."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ that grows with it. If a constant contains the old batch on that axis, a separat
 stay independent of each other only a run shows: see `batch_check`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

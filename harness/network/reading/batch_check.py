@@ -4,8 +4,6 @@ ONNX Runtime runs both on the host, with the generated weights that a device wou
 every row is another. Nothing is measured.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Nodes and the subgraphs of If, Loop and Scan: domains, what they read, copies, and a Scan as a Loop."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is known of the tensors of a model while its nodes are visited in their order."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace

@@ -4,8 +4,6 @@ The child is a fork of this process where no other thread runs, which takes mill
 a lock that another thread holds for ever, so the child is a new interpreter, which takes about half a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

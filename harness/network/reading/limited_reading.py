@@ -5,8 +5,6 @@ batch are compared in a child of that child, with separate limits: if they are e
 network is handed back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

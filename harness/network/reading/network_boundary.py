@@ -1,7 +1,5 @@
 """Both ends of a network: the types of its inputs, and the outputs and nodes of the part that is measured."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Only what ONNX Runtime folds itself when it loads a file is folded, so that the 
 of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers directly.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Read ONNX files: limit their size, confine external data, check, inline functions. Nothing is executed here."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

@@ -4,8 +4,6 @@ Lists of exporters, such as results that a loop appends, are sequences of a fixe
 them takes no time; to divide a tensor, or to join tensors, is a Split or a Concat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Control flow of known course: a branch in place of its If, iterations in place of their Loop or Scan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

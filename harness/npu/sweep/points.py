@@ -1,7 +1,5 @@
 """The time of a network on every machine of a sweep."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figures of one network's layers: in order of execution, and how few of them take most of the time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Estimated layers next to the times that the device reports: the truth of an emulator, or a runtime's profile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS

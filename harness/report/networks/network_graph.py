@@ -1,7 +1,5 @@
 """The graph of a network: layers in ranks from left to right (Sugiyama, Tagawa, Toda 1981), coloured by latency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

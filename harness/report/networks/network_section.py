@@ -1,7 +1,5 @@
 """The section of one network: coverage, layers with the overhead among them, roll-ups, and nodes that take no time."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict

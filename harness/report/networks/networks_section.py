@@ -1,7 +1,5 @@
 """Networks side by side: estimates, measurements, errors and the summary of a validation, as tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.estimation.network_estimate import NetworkEstimate

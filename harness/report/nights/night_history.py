@@ -1,7 +1,5 @@
 """The page of all nights: a time series for each network and layer, with the nights on which a level begins marked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
