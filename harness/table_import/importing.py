@@ -54,6 +54,7 @@ LEVEL = 0.9
 VISIT = "imported"
 """The visit policy of imported entries: another tool chose it."""
 RULE_SOURCE = "import"
+_LINES_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -279,12 +280,17 @@ def _entry(imported: ImportedLayer) -> Entry:
         flags="",
         networks=" ".join(imported.networks),
         campaign=0,
-        probe=f"line {imported.lines}",
+        probe=_lines(imported.lines),
         baseline="",
         signature=layer.key,
         remainder_s=latency.latency_s,
         remainder_stderr_s=latency.stderr_s,
     )
+
+
+def _lines(lines: Sequence[int]) -> str:
+    """Return the lines of a layer; of many, the first ones."""
+    return f"line {','.join(map(str, lines[:_LINES_NAMED]))}{',…' if len(lines) > _LINES_NAMED else ''}"
 
 
 def _rules(mapping: ImportMapping, patterns: Counter[str], groups: Sequence[ReportedGroups]) -> tuple[FusionRule, ...]:
