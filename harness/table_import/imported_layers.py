@@ -145,8 +145,3 @@ def _bytes(tensor: tuple[str, str]) -> int:
     for size in sizes.split(",") if sizes else ():
         count *= int(size)
     return count
-
-
-def patterns_of(layers: Iterable[ImportedLayer]) -> Counter[str]:
-    """Return how many layers have each pattern of several operators."""
-    return Counter(one.layer.pattern for one in layers if one.layer.pattern)

@@ -30,7 +30,6 @@ from harness.table_import.imported_layers import (
     Section,
     check_count,
     operator_layers,
-    patterns_of,
     selected,
 )
 from harness.table_import.mapping import (
@@ -128,7 +127,7 @@ def import_lut(
         counts.check(source.name)
     layers = _distinct(operators, nodes.layers)
     note(f"learning from {len(layers)} layers")
-    draft = table_of(source, layers, patterns_of(operators), nodes.groups)
+    draft = table_of(source, layers, Counter(one.layer.pattern for one in operators if one.layer.pattern), nodes.groups)
     compared = compare_networks(draft, whole)
     errors = errors_of(compared.table, spare)
     table = publish(compared.table, as_workspace(workspace).lut) if write else compared.table

@@ -177,7 +177,7 @@ class _Batching:
         if size % self.before:
             raise self._refuse(node, f"divides the batch: it makes {old} of {read}")
         name = f"{node.outputs[0]} shape for batch {self.batch}"
-        self._add_constant(name, _int64(old.resized(axis, size // self.before).shape))
+        self._add_constant(name, np.array(old.resized(axis, size // self.before).shape, np.int64))
         return self._replaced(node, at, name)
 
     def _reshaped_axis(self, read: Sequence[int], axis: int, made: Sequence[int]) -> int | None:
@@ -251,7 +251,3 @@ def tiled(value: Array, axis: int, size: int) -> Array:
 def refusal(batch: int, why: str) -> UnsupportedNetwork:
     """Return the error for a batch that a network cannot have."""
     return UnsupportedNetwork(f"A batch of {batch} cannot be set", why=why, next_step=_NEXT)
-
-
-def _int64(values: Sequence[int]) -> Array:
-    return np.array(values, np.int64)
