@@ -8,8 +8,7 @@ from harness.files import write_whole
 from harness.lut.layer_diff import compare
 from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
-from harness.report.figures import NetworkPoint
-from harness.report.figures import compare as compare_figure
+from harness.report.figures import NetworkPoint, compare as compare_figure
 from harness.report.html import page
 from harness.report.page_values import (
     CaptionedFigure,

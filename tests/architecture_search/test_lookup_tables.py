@@ -3,8 +3,7 @@
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.architecture_search.layer_terms import Terms
 from harness.architecture_search.pair_tables import PairTables

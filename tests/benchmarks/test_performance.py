@@ -9,8 +9,7 @@ import pytest
 from flatbuffers import encode, packer
 from flatbuffers.number_types import UOffsetTFlags
 from flatbuffers.table import Table
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from benchmarks.generated_page import NOT_MEASURED, TARGETS_BLOCK, block
 from benchmarks.parts import run_part

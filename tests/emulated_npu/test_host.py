@@ -6,8 +6,7 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, Noise

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies
 from harness.latency.chain_shares import shares

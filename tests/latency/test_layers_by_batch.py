@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_estimators_disagree import (
     LAYER,
     LAYER_S,

@@ -6,8 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of

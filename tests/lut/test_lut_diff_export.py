@@ -9,8 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from made_tables import entry, table
 
 from harness.errors import ConfigurationError, UsageError

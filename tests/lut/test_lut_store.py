@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from made_tables import entry, table
 
 from harness.cli.app import main

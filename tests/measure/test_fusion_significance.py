@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.measure.fusion.probed_fusion import APART
 from harness.measure.fusion.significance import ShapeSaving, fit_verdict, holm, shape_saving

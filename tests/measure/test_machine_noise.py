@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.fingerprint import hardware, processor_times, state
 from harness.measure.noise.machine_noise import (

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from altered_journals import cover
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.errors import JournalError
 from harness.measure.journal.journal import Journal

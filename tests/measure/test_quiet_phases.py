@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, at_typical_speed, by_probe, phases_of
 from harness.samples import ProbeSample, Sample

@@ -5,8 +5,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.measure.summary import summarise
 from harness.samples import Sample

@@ -4,8 +4,7 @@ import functools
 import re
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.key import LayerKey

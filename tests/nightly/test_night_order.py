@@ -3,8 +3,7 @@
 import itertools
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.nightly.due_jobs import Staleness, by_staleness, within_budget
 

@@ -4,8 +4,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from night_lab import Lab
 
 from harness.errors import ConfigurationError

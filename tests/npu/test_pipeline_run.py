@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
 from device_agents.emulated_npu.machine import area_mm2, load_preset, parse_machine, preset_names, preset_text

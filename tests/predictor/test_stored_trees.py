@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 from threadpoolctl import threadpool_limits

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.network.assemble import ArraySpec, AssembledModel, EmittedNames
 from harness.probe.batches import (

@@ -5,8 +5,7 @@ import math
 
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import ModelProto, helper
 from probe_models import run_on_onnxruntime
 

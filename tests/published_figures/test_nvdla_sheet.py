@@ -4,8 +4,7 @@ import csv
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from published_figures.nvdla_sheet import (
     SheetMachine,
     layer_cycles,

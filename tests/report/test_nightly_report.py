@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.errors import DeviceUnreachable
 from harness.fleet.profile_outcome import Failure

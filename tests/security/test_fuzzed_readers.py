@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzz_inputs import is_accepted, read_in_bounds
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fuzz import devices, frames, tables
 from fuzz.figures import Figures, read_figures, table

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import t as student
 
 from harness.slowdowns.night_tracks import Deviations, Prior, scatter_of

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from import_files import CONVOLUTION, HEADER, MAPPING, ROW, toml, write_mapping
 
 from harness.errors import ConfigurationError

@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import Harness
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from import_files import CONVOLUTION, row, run_import
 from onnx import helper, numpy_helper
 

@@ -8,8 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from command_cases import commands, compute, conflicting_pairs, dense
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import (
     ORDERS,
     TOLERANCE,

@@ -9,8 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scratchpad import Array, dense
 from test_functional import DOUBLE, X, program
 

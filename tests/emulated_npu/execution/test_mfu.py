@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault

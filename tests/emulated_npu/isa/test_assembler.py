@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import programs
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram

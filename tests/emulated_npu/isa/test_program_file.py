@@ -7,8 +7,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import programs
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram

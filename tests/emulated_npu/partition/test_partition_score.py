@@ -8,8 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, fabric, groups_of_sizes
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition

@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition

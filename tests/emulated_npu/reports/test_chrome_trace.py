@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, compute_apart, convolve, load, machine, operand, sound_programs, steps_of, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

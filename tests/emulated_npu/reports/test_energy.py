@@ -3,8 +3,7 @@
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, steps_of, store
 
 from device_agents.emulated_npu.machine import energy_figures, load_preset

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from core_streams import ExactMachine, RandomStream, streams
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from step_times import check_alone
 from timed_programs import CYCLE_PS, machine, programs, sound_programs, tick_by_tick
 

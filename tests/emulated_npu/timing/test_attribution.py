@@ -4,8 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, sound_programs, steps_of, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

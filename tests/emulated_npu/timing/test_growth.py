@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as st
 from networks_on_npu import NO_MEMORY, builtin_model, small_machine
 from random_networks import machines_for, random_networks
 from small_models import model, node, values

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small_models import model, node
 from timed_programs import compute, convolve, load, machine, mfu, operand, steps_of, store
 

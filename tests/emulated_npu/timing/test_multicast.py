@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from core_streams import ONE_CHIP
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import imported, model, node, values
 from timed_programs import compute, load, machine, steps_of
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnxruntime
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from number_formats import executed, operators
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import prepared

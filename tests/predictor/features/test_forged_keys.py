@@ -5,8 +5,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fuzz.mutation import mutate_text
 from fuzz.tables import layer_signatures

@@ -4,8 +4,7 @@ import math
 
 import pytest
 from convolutions import convolution
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 from command_cases import compute, dense, load, moved, programs, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.isa.encoding import decode

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from reference_graph import run_graph
 from small_models import by_runtime, functions, imported, model, node, values

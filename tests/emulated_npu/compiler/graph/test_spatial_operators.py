@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from small_models import Array, functions, imported, model, node, values
 
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.compiler.graph import views

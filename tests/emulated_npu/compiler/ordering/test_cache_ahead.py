@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from command_cases import dense
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small_models import model, node
 
 from device_agents.emulated_npu.cached_value import CachedValue

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import (
     TOLERANCE,
     NetworkCase,

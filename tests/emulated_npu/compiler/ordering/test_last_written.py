@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.residency import HeldBytes
 

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.planning.barriers import Phases, barriers, with_notices

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis

@@ -4,8 +4,7 @@ from functools import cache
 from itertools import chain, pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import (
     NetworkCase,
     builtin_model,

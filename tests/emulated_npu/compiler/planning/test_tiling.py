@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, event, given, settings, strategies as st
 from networks_on_npu import NetworkCase
 from onnx import load_model_from_string
 from random_networks import WINDOWS, random_networks

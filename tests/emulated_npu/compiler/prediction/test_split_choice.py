@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from networks_on_npu import network_of
 from random_networks import WINDOWS, machines_for, random_networks
 from small_models import imported, model, node, values
