@@ -1,7 +1,5 @@
 """Pages with generated blocks: `<!-- generated: NAME -->` … `<!-- end -->`. Other text never changes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -111,10 +109,23 @@ def read_targets(content: str) -> Iterator[Reached]:
             yield Reached(target, wanted, figure, met[word])
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines)
+    return "\n".join(map(_row, (header, ["---"] * len(header), *rows)))
+
+
+def print_head(*names: object) -> None:
+    """Print the head of a Markdown table, whose rows follow as they are measured."""
+    print(table(names, ()))
+
+
+def print_row(*cells: object) -> None:
+    """Print a row of a Markdown table at once."""
+    print(_row(cells), flush=True)
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

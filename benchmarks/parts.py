@@ -1,7 +1,5 @@
 """The command line of a benchmark that rewrites a page part by part."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 python -m benchmarks.pictures
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

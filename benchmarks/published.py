@@ -6,8 +6,6 @@ teach the table how the device chains layers on chip. Beside the table lies what
 when it is stale.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

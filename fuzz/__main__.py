@@ -5,8 +5,6 @@ memory; such inputs are kept in the folder of `--keep`. `--docs` writes the figu
 `--figures FILE` those of an earlier run, whose JSON the file holds, or of `python -m benchmarks.reliability fuzz`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The answer of the isolated process, which a file may have taken over: the parent must check every part of it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random

@@ -1,7 +1,5 @@
 """The reader of the devices file: TOML with all keys, and values that no key accepts."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of fuzzing: what they are, as a table, and in docs/hostile_input.md."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

@@ -1,7 +1,5 @@
 """The frame decoder and the checks of frames: streams of an agent, with wrong values anywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

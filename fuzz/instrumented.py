@@ -4,8 +4,6 @@ Modules of the reader are instrumented at import. STATISTICS, a JSON file, is wr
 all before it, and every few inputs. The target writes its files to FOLDER.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

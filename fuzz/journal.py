@@ -3,8 +3,6 @@
 A journal that opens with other contents than were committed, without that being noticed, is a fault.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

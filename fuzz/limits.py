@@ -1,7 +1,5 @@
 """The limits of the isolated reader, put on this process while it reads one input."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import signal

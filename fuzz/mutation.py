@@ -1,7 +1,5 @@
 """Mutations of bytes, text, JSON values and protobuf messages, drawn from a `random.Random`."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

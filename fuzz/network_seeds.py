@@ -1,7 +1,5 @@
 """Small networks from which fuzzing starts, one for each part of the reader, and edited copies of them."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 None of it may fail: whatever the reader returns is a network that can be measured.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

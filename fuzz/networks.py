@@ -3,8 +3,6 @@
 Most networks are edited so that they stay valid; the others are changed blindly, in any field of the format.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import tempfile

@@ -3,8 +3,6 @@
 An input that crashes a library ends the fuzzing process, but not the program where it isolates the reader.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

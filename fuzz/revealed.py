@@ -1,7 +1,5 @@
 """The graphs that devices reveal: real ones of ONNX Runtime and the emulated NPU, and what harness learns from them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Run one target under atheris until its time is over, and collect its figures and faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

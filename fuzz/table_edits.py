@@ -1,7 +1,5 @@
 """Edits of lookup tables that keep them consistent: other entries, numbers, rules, chains and correlations."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The reader of lookup tables: changes in all four files, mostly with hashes that match again."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import functools

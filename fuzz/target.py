@@ -1,7 +1,5 @@
 """The targets by name, and their common limits."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

@@ -4,8 +4,6 @@ docs/api.md documents every name that this package exports. Each is imported whe
 command line starts quickly.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -15,54 +13,55 @@ from harness import version
 if TYPE_CHECKING:
     from harness import errors as errors
     from harness.architecture_search.search_space import SearchSpace as SearchSpace
-    from harness.architecture_search.space_estimator import CandidateEstimates as CandidateEstimates
-    from harness.architecture_search.space_estimator import SpaceEstimator as SpaceEstimator
-    from harness.architecture_search.space_estimator import estimate_space as estimate_space
+    from harness.architecture_search.space_estimator import (
+        CandidateEstimates as CandidateEstimates,
+        SpaceEstimator as SpaceEstimator,
+        estimate_space as estimate_space,
+    )
     from harness.architecture_search.super_network import super_network as super_network
-    from harness.benchmarking.benchmark_results import Benchmark as Benchmark
-    from harness.benchmarking.benchmark_results import BenchmarkedNetwork as BenchmarkedNetwork
-    from harness.benchmarking.benchmark_results import LatencyFigures as LatencyFigures
+    from harness.benchmarking.benchmark_results import (
+        Benchmark as Benchmark,
+        BenchmarkedNetwork as BenchmarkedNetwork,
+        LatencyFigures as LatencyFigures,
+    )
     from harness.benchmarking.measurement import benchmark as benchmark
-    from harness.device.inventory import Device as Device
-    from harness.device.inventory import load_inventory as load_inventory
+    from harness.device.inventory import Device as Device, load_inventory as load_inventory
     from harness.errors import HarnessError as HarnessError
     from harness.estimation.layer_estimates import LayerEstimate as LayerEstimate
-    from harness.estimation.network_estimate import NetworkEstimate as NetworkEstimate
-    from harness.estimation.network_estimate import NetworkEstimates as NetworkEstimates
-    from harness.estimation.network_estimate import estimate as estimate
-    from harness.fleet.profile import profile as profile
-    from harness.fleet.profile import profile_request as profile_request
+    from harness.estimation.network_estimate import (
+        NetworkEstimate as NetworkEstimate,
+        NetworkEstimates as NetworkEstimates,
+        estimate as estimate,
+    )
+    from harness.fleet.profile import profile as profile, profile_request as profile_request
     from harness.fleet.profile_outcome import ProfileOutcome as ProfileOutcome
     from harness.lut.build import build_lut as build_lut
-    from harness.lut.table import Entry as Entry
-    from harness.lut.table import Lut as Lut
+    from harness.lut.table import Entry as Entry, Lut as Lut
     from harness.lut.table_choice import open_lut as open_lut
     from harness.measure.noise.machine_noise import MachineNoise as MachineNoise
     from harness.measure.policy import RepeatPolicy as RepeatPolicy
     from harness.measure.profiling import ProfileResult as ProfileResult
     from harness.measure.progress import Progress as Progress
-    from harness.measure.request import ProfileRequest as ProfileRequest
-    from harness.measure.request import SpaceRequest as SpaceRequest
+    from harness.measure.request import ProfileRequest as ProfileRequest, SpaceRequest as SpaceRequest
     from harness.network.network_list import RefusedNetwork as RefusedNetwork
-    from harness.notebook import BarPlot as BarPlot
-    from harness.notebook import LatencyBar as LatencyBar
-    from harness.npu.emulation import CompilerOptions as CompilerOptions
-    from harness.npu.emulation import Emulation as Emulation
-    from harness.npu.emulation import emulate as emulate
+    from harness.notebook import BarPlot as BarPlot, LatencyBar as LatencyBar
+    from harness.npu.emulation import CompilerOptions as CompilerOptions, Emulation as Emulation, emulate as emulate
     from harness.probe.auxiliary import AuxiliaryKind as AuxiliaryKind
     from harness.space.space_profile import SpaceProfile as SpaceProfile
-    from harness.table_import.importing import Sampling as Sampling
-    from harness.table_import.importing import TableImport as TableImport
-    from harness.table_import.importing import import_lut as import_lut
-    from harness.validation.layer_trace import DeviceTrace as DeviceTrace
-    from harness.validation.layer_trace import NetworkTrace as NetworkTrace
-    from harness.validation.layer_trace import TracedLayer as TracedLayer
-    from harness.validation.layer_trace import trace as trace
+    from harness.table_import.importing import (
+        Sampling as Sampling,
+        TableImport as TableImport,
+        import_lut as import_lut,
+    )
+    from harness.validation.layer_trace import (
+        DeviceTrace as DeviceTrace,
+        NetworkTrace as NetworkTrace,
+        TracedLayer as TracedLayer,
+        trace as trace,
+    )
     from harness.validation.network_validation import validate as validate
-    from harness.validation.results import NetworkValidation as NetworkValidation
-    from harness.validation.results import Validation as Validation
-    from harness.workspace import Workspace as Workspace
-    from harness.workspace import find_workspace as find_workspace
+    from harness.validation.results import NetworkValidation as NetworkValidation, Validation as Validation
+    from harness.workspace import Workspace as Workspace, find_workspace as find_workspace
 
 __version__ = version.VERSION
 _MODULES = {

@@ -1,10 +1,11 @@
 """The types of arrays that every part of the host shares."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = np.ndarray[Any, Any]
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]

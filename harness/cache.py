@@ -3,8 +3,6 @@
 `device_agents.result_cache` describes the folder; host and agents share it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The `csv` module writes and reads tables. pandas takes 0.3 s of processor time t
 write a small table finish sooner than that; only `harness lut export`, which also writes Parquet, uses pandas.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import errno

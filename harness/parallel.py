@@ -1,7 +1,5 @@
 """Work on many items in this process or in several forks of it, which share what it holds."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The base of every model that checks data from outside: files, device replies, tables."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

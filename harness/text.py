@@ -4,8 +4,6 @@ Text from files and devices may hold anything: terminal control sequences, chara
 direction, lone surrogates. `printable` and `last_part` make it safe to show.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Journals that something other than harness has written to: a bad disk, an editor, a host that forges digests."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import sqlite3

@@ -4,8 +4,6 @@ A case exists in two variants: as ONNX defines it, where every operand is an inp
 parameters as constants, where all inputs but the first are initializers, as in files that people have.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

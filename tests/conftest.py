@@ -1,7 +1,5 @@
 """Shared fixtures: temporary files in memory, lock files of each test's own, a bench with a null device."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Threads that distributed keeps after a test: beside them, networks are read in new interpreters."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

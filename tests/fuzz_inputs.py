@@ -1,7 +1,5 @@
 """Inputs of fuzzing, read within bounds of time and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import tempfile

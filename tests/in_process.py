@@ -10,8 +10,6 @@ or checked, and a backend that crashes ends the program.
     CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Requests to load a model without a session, for tests of backends."""
 
-from __future__ import annotations
-
 from device_agents.messages import LoadRequest
 from harness.network.assemble import AssembledModel
 

@@ -1,7 +1,5 @@
 """Networks with known latency on a null device: `c + a * input + b * output + w * weights`, in bytes."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 import threading

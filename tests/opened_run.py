@@ -1,7 +1,5 @@
 """A run with a device, without the golden probe and the record of health that `harness.profile` adds."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A headless Chromium for tests of pages, which records what a page does."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Processes of tests: agents and workers by the runtime folder in their environment, and calls of another user."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

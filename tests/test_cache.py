@@ -1,7 +1,5 @@
 """What the keys of cached results depend on: the code that runs."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

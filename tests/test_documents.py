@@ -1,7 +1,5 @@
 """The documentation names nothing that does not exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

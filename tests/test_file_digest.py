@@ -1,7 +1,5 @@
 """The digest of a file is that of what it holds now, whatever its times say."""
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import os

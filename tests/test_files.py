@@ -1,7 +1,5 @@
 """Files of the host: bounded reads, whole writes, and CSV that spreadsheets do not execute."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import io
@@ -10,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.errors import ConfigurationError
 from harness.files import csv_text, read_file, read_large, spreadsheet_cell, spreadsheet_csv, write_synced, write_whole

@@ -1,14 +1,11 @@
 """Results in notebooks: texts are never markup, and bars are as long as their latencies."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.notebook import MOST_ROWS, BarPlot, LatencyBar, frame, html_table
 

@@ -1,14 +1,11 @@
 """The reader of TOML files: each error names the file, the key and the next step, in TOML's words."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import Field
 
 from harness.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """The sizes of folders, modules and functions that docs/contributing.md allows."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,10 +1,7 @@
 """Text of the host: durations, sizes in bytes, safe names, and the end of long messages."""
 
-from __future__ import annotations
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.text import (
     byte_size,

@@ -7,8 +7,6 @@ two minutes, as a check, and writes to a copy of the page in the workspace. Run 
 machine that is otherwise idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from benchmarks.accuracy.auxiliary_kinds import auxiliary_section

@@ -1,7 +1,5 @@
 """The part of docs/accuracy.md about kinds of auxiliary layers (S1.1) and the methods of S1, on npu01 and cpu01."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The part of docs/accuracy.md about device time: runs until the target is reached, against a fixed number of runs."""
 
-from __future__ import annotations
-
 import functools
 
 from benchmarks.accuracy.devices import Errors, Run, patiently, references

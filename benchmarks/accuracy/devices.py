@@ -1,7 +1,5 @@
 """Profile a device, build its tables with several estimators, and measure whole networks beside their estimates."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -4,8 +4,6 @@ On cpu01 the search ignores what the device reports; the fusion of npu01-blind i
 machine.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

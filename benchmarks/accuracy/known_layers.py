@@ -1,7 +1,5 @@
 """Part of docs/accuracy.md about known layers in unknown neighbourhoods: random mixes of built-in networks on npu01."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import random

@@ -6,10 +6,9 @@ The emulator attributes each cycle of a run to one layer and to the queue that d
 table calls bound by arithmetic should have most of its cycles in CP, and one bound by weights or feature maps in IO.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
+from benchmarks.generated_page import print_head, print_row
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.layer_work import DeviceRoofs, LayerWork, WorkedLayer
 from harness.lut.table import Lut
@@ -58,10 +57,10 @@ def _works(table: Lut, name: str) -> tuple[LayerWork | None, ...]:
 def main() -> None:
     """Print the table."""
     table = open_table("npu01", None)
-    print("| network | right | wrong | not known |\n|---|---|---|---|")
+    print_head("network", "right", "wrong", "not known")
     for name in NAMES:
         right, wrong = shares(name, table)
-        print(f"| {name} | {right:.0%} | {wrong:.1%} | {1 - right - wrong:.0%} |", flush=True)
+        print_row(name, f"{right:.0%}", f"{wrong:.1%}", f"{1 - right - wrong:.0%}")
 
 
 if __name__ == "__main__":

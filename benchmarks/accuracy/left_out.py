@@ -1,7 +1,5 @@
 """The part of docs/accuracy.md about networks whose layers were not measured: each network is left out in turn."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Parts of docs/accuracy.md about whole networks and their layers: npu01, cpu01 and cpu-openvino."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

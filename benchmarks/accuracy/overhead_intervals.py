@@ -5,8 +5,6 @@ same order, stopped by the same rule, on a host of another seed. Makespans are s
 docs/accuracy.md.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The page docs/accuracy.md and its targets."""
 
-from __future__ import annotations
-
 from benchmarks.generated_page import NO_TARGET, ROOT, PartsPage
 
 _TARGETS = {

@@ -3,8 +3,6 @@
 `python -m benchmarks.accuracy.predictor_v100` prints the value of each part of the predictor: docs/accuracy_limits.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

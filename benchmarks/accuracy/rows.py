@@ -1,7 +1,5 @@
 """Rows and sentences that the tables of all devices in docs/accuracy.md share."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 

@@ -5,8 +5,6 @@
 Takes about a minute. It ends with an error if a value is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 

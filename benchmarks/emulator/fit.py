@@ -6,8 +6,6 @@ Each machine is a device of a temporary workspace. It is profiled over layers of
 built, as a user does; the fit reads the table alone. A part of docs/emulator_figures.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -10,8 +10,6 @@ queue with the matrix unit. The second table doubles one resource of the machine
 be slower.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics
@@ -20,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from benchmarks import topologies
+from benchmarks.generated_page import print_head, print_row
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
@@ -168,29 +167,23 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     given = parser.parse_args()
     found = []
-    print("| network | M cycles | over the loose bound | over the tight bound | fastest forced choice | against it |")
-    print("|---|---|---|---|---|---|")
+    heads = ("M cycles", "over the loose bound", "over the tight bound", "fastest forced choice", "against it")
+    print_head("network", *heads)
     with ProcessPoolExecutor(given.jobs) as pool:
         for one in pool.map(measure, given.names or (*BUILTIN_NAMES, *topologies.NAMES)):
             found.append(one)
-            loose, tight = one.distances
-            print(
-                f"| {one.name} | {one.cycles / 1e6:.3f} | {loose:.2f} | {tight:.2f} | {one.best} | {one.loss:+.2%} |",
-                flush=True,
-            )
+            distances = (f"{distance:.2f}" for distance in one.distances)
+            print_row(one.name, f"{one.cycles / 1e6:.3f}", *distances, one.best, f"{one.loss:+.2%}")
     late = sum(one.loss > 0.005 for one in found)
-    for name, distances in zip(("loose", "tight"), zip(*(one.distances for one in found), strict=True), strict=True):
-        print(f"\nover the {name} bound: median {statistics.median(distances):.2f}, worst {max(distances):.2f}")
+    for name, over in zip(("loose", "tight"), zip(*(one.distances for one in found), strict=True), strict=True):
+        print(f"\nover the {name} bound: median {statistics.median(over):.2f}, worst {max(over):.2f}")
     print(f"slower than a forced choice by more than 0.5 %: {late} of {len(found)}\n")
-    print("| doubled | median | worst | networks that are slower by more than 1 % |")
-    print("|---|---|---|---|")
+    print_head("doubled", "median", "worst", "networks that are slower by more than 1 %")
     for resource in LARGER:
         changes = {one.name: one.larger[resource] / one.cycles - 1 for one in found if resource in one.larger}
         slower = [f"{name} {change:+.1%}" for name, change in changes.items() if change > 0.01]
-        print(
-            f"| {resource} | {statistics.median(changes.values()):+.2%} | {max(changes.values()):+.2%} "
-            f"| {', '.join(slower) or 'none'} |"
-        )
+        middle, worst = statistics.median(changes.values()), max(changes.values())
+        print_row(resource, f"{middle:+.2%}", f"{worst:+.2%}", ", ".join(slower) or "none")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@
 Each network runs in a process of its own for each way of handling the halo: `harness npu run builtin:NAME --json`.
 """
 
-from __future__ import annotations
-
 import argparse
 
+from benchmarks.generated_page import print_head, print_row
 from benchmarks.parts import harness_json
 from harness.network.model_references import BUILTIN_NAMES
 
@@ -21,14 +20,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="built-in networks; default: all")
     names = parser.parse_args().names or BUILTIN_NAMES
     heads = ("ONNX nodes", "layers", "chains", "passes", "ms", "formula ms", "re-ordering gains", "DDR MB", "error")
-    print("| network | " + " | ".join(heads) + " |")
-    print("|" + "---|" * 10)
+    print_head("network", *heads)
     found = {}
     for name in names:
         result = harness_json("npu", "run", f"builtin:{name}", "--compare-reorder")
         found[name] = {"chains": result}
         gain = 1 - result["cycles"] / result["reorder"]["in_order_cycles"]
-        cells = (
+        print_row(
             name,
             f"{result['onnx_nodes']} ({result['free_nodes']} free)",
             result["hardware_layers"],
@@ -40,10 +38,8 @@ def main() -> None:
             f"{result['ddr_bytes'] / 1e6:.1f}",
             f"{result['max_rel_error']:.1e}",
         )
-        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     print()
-    print("| network | " + " | ".join(f"{way}: ms, external MB, G MACs, largest error" for way in WAYS) + " |")
-    print("|---|" + "---|" * len(WAYS))
+    print_head("network", *(f"{way}: ms, external MB, G MACs, largest error" for way in WAYS))
     for name in names:
         row = []
         for way, options in WAYS.items():
@@ -52,7 +48,7 @@ def main() -> None:
             row.append(
                 f"{result['seconds'] * 1e3:.3f}, {moved:.1f}, {result['macs'] / 1e9:.3f}, {result['max_rel_error']:.1e}"
             )
-        print(f"| {name} | " + " | ".join(row) + " |", flush=True)
+        print_row(name, *row)
 
 
 if __name__ == "__main__":

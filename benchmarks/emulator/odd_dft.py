@@ -7,14 +7,12 @@ of a single layer, the block length, the choice, and how much slower it is than 
 choice is more than 5 % slower.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.generated_page import print_head, print_row
 from benchmarks.topologies.layers import Topology
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import ConvolutionChoice, Options
@@ -73,28 +71,19 @@ def measure(kernel: int, channels: int, size: int) -> Row:
     return Row(kernel, channels, size, cycles(direct), cycles(dft), cycles(chosen), length, is_dft, took_s)
 
 
-def lines(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the rows of the table in Markdown, then a sentence about the worst choice."""
-    yield "| kernel | channels | map | direct, cycles | DFT, cycles | block | direct / DFT | chosen | loss |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    worst = longest_s = 0.0
-    for row in rows:
-        worst = max(worst, row.loss)
-        longest_s = max(longest_s, row.compile_s)
-        chosen = "DFT" if row.by_dft else "direct"
-        yield (
-            f"| {row.kernel} | {row.channels} | {row.size} | {row.direct:,.0f} | {row.dft:,.0f} | {row.length} "
-            f"| {row.direct / row.dft:.2f} | {chosen} | {row.loss:.1%} |"
-        )
-    yield ""
-    yield f"The choice is at most {worst:.1%} slower than the better of the two; it took at most {longest_s:.2f} s."
-
-
 def main() -> int:
     """Print the table; return 1 if a choice is more than 5 % slower than the better algorithm."""
-    rows = [measure(*sizes) for sizes in itertools.product(KERNELS, CHANNELS, MAPS)]
-    print("\n".join(lines(rows)))
-    return int(any(row.loss > 0.05 for row in rows))
+    print_head("kernel", "channels", "map", "direct, cycles", "DFT, cycles", "block", "direct / DFT", "chosen", "loss")
+    rows = []
+    for sizes in itertools.product(KERNELS, CHANNELS, MAPS):
+        row = measure(*sizes)
+        rows.append(row)
+        cycles = f"{row.direct:,.0f}", f"{row.dft:,.0f}"
+        choice = "DFT" if row.by_dft else "direct", f"{row.loss:.1%}"
+        print_row(*sizes, *cycles, row.length, f"{row.direct / row.dft:.2f}", *choice)
+    worst, longest_s = max(row.loss for row in rows), max(row.compile_s for row in rows)
+    print(f"\nThe choice is at most {worst:.1%} slower than the better of the two; it took at most {longest_s:.2f} s.")
+    return int(worst > 0.05)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ Each network is compiled and timed on `edge` and on the same machine with a mult
 last-level cache, without and with a queue of 16 entries (`vfu_queue_depth`, `llc_queue_depth`).
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 
+from benchmarks.generated_page import print_head, print_row
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
@@ -51,16 +50,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"built-in networks; default: {', '.join(NAMES)}")
     parser.add_argument("--bandwidths", type=float, nargs="+", default=(1.0, 4.0), metavar="FACTOR")
     options = parser.parse_args()
-    heads = *HEADS, *BUSY[options.queue]
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    print_head(*HEADS, *BUSY[options.queue])
     for name in options.names or NAMES:
         for factor in options.bandwidths:
             model, machine = load_model(f"builtin:{name}", {}).content, _machine(factor)
             one, two = (_timed(model, _with_queue(machine, options.queue, depth)) for depth in (0, _DEPTH))
             times = (one.makespan_ps, two.makespan_ps), [getattr(two, each) for each in BUSY[options.queue].values()]
-            spans, busy = (" | ".join(f"{ps / _PS_PER_MS:.3f}" for ps in each) for each in times)
+            spans, busy = ([f"{ps / _PS_PER_MS:.3f}" for ps in each] for each in times)
             gain = 1 - two.makespan_ps / one.makespan_ps
-            print(f"| {name} | x {factor:g} | {spans} | {gain:.1%} | {busy} |", flush=True)
+            print_row(name, f"x {factor:g}", *spans, f"{gain:.1%}", *busy)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@
 Prints Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 
+from benchmarks.generated_page import print_head, print_row
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
 from harness.npu.loading import load_model
@@ -20,16 +19,14 @@ GROUPS = (2, 4, 8, 16)
 _PS_PER_MS = 1e9
 
 
-def row(network: str, groups: int, run: PipelineRun) -> str:
-    """Return a row of the table."""
+def _cells(run: PipelineRun) -> list[str]:
     balanced, by_score = run.runs
-    cells = [network, str(groups)]
+    cells = []
     for each in (by_score, balanced):
         report = each.timed.report
         cells += [f"{report.interval_ps / _PS_PER_MS:.3f}", f"{report.speedup:.2f}", f"{report.efficiency:.0%}"]
         cells.append(f"{report.imbalance:.2f}")
-    cells += [f"{balanced.timed.report.latency_ps / _PS_PER_MS:.3f}", balanced.timed.report.bound]
-    return f"| {' | '.join(cells)} |"
+    return [*cells, f"{balanced.timed.report.latency_ps / _PS_PER_MS:.3f}", balanced.timed.report.bound]
 
 
 def main() -> None:
@@ -38,17 +35,14 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--groups", type=int, nargs="+", default=GROUPS)
     arguments = parser.parse_args()
-    print(
-        "| network | groups | score: ms | speed-up | efficiency | imbalance | balanced: ms | speed-up | efficiency"
-        " | imbalance | latency ms | bound by (balanced) |"
-    )
-    print("|---|" + "---|" * 11)
+    rest = ("speed-up", "efficiency", "imbalance")
+    print_head("network", "groups", "score: ms", *rest, "balanced: ms", *rest, "latency ms", "bound by (balanced)")
     for network in arguments.networks:
         model = load_model(f"builtin:{network}", {})
         for groups in arguments.groups:
             options = PipelineOptions(groups=str(groups), values=False)
             run = run_pipeline(model, load_preset(PRESET), DEFAULT, options, note=print)
-            print(row(network, groups, run), flush=True)
+            print_row(network, groups, *_cells(run))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ Each network and number of cores runs in a process of its own: `harness npu spli
 if the predicted best is more than 3 % slower than the true best for more than 5 % of the layers.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 
+from benchmarks.generated_page import print_head, print_row
 from benchmarks.parts import harness_json
 
 NETWORKS = ("resnet50", "mobilenetv2")
@@ -27,8 +26,7 @@ def main() -> int:
     given = parser.parse_args()
     poor = []
     heads = (*(f"{way}: ms predicted / run" for way in WAYS), "layers split", "well chosen", "worst", "tau-b", "took")
-    print("| network, cores | " + " | ".join(heads) + " |")
-    print("|---|" + "---|" * len(heads))
+    print_head("network, cores", *heads)
     for name in given.networks:
         for cores in given.cores:
             found = harness_json("npu", "split", f"builtin:{name}", "--cores", str(cores))
@@ -40,7 +38,7 @@ def main() -> int:
             agreement = found["agreement"]
             if agreement["well_chosen"] < WELL_CHOSEN:
                 poor.append(f"{name}, {cores} cores: {agreement['well_chosen']:.1%}")
-            cells = (
+            print_row(
                 f"{name}, {cores}",
                 *times,
                 f"{ways['best']['split_layers']} of {agreement['layers']}",
@@ -49,7 +47,6 @@ def main() -> int:
                 f"{agreement['layer_tau_b']:.3f}, {agreement['network_tau_b']:.3f}",
                 f"{found['took_s']:.1f} s",
             )
-            print("| " + " | ".join(cells) + " |", flush=True)
     for each in poor:
         print(f"fewer than {WELL_CHOSEN:.0%} of the layers are well chosen: {each}", file=sys.stderr)
     return 1 if poor else 0

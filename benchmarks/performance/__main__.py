@@ -8,8 +8,6 @@ and `zigzag` install other tools into virtual environments of their own in the w
 small sizes, and writes to a copy of the page in the workspace. Run from the root of the repository.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from benchmarks.generated_page import Section

@@ -1,7 +1,5 @@
 """What harness adds to a campaign, and campaigns beside the time on their device: parts of docs/performance.md."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import shutil

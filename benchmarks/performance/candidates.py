@@ -3,8 +3,6 @@
 The space has 20 positions with invented latencies and correlated errors, and one thread computes.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 

@@ -4,8 +4,6 @@ Each device is profiled by `LocalEngine` as in a lab, but its session is with a 
 are processes of their own, whose cost is measured apart.
 """
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from unittest import mock

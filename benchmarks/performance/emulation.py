@@ -1,7 +1,5 @@
 """The speed of the emulated NPU, its compiler and its timing engines: a part of docs/performance.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -4,8 +4,6 @@ The table is the published one of `npu01`; the networks are built-in ones, as fi
 convolutions of growing length.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Frames of 50 series go in turn to a campaign with a digest and to one without, a
 is compared with reading the samples, in the same run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -6,8 +6,6 @@ One worker's backend holds a pool of a network's probes and visits it in rounds,
 loads probes meanwhile. Prints how much longer probes take beside loading: the median and the 90th percentile of probes.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Wall and CPU time of tasks that run in turns, and how it grows with their size."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

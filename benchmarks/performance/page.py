@@ -1,7 +1,5 @@
 """The page docs/performance.md and its targets."""
 
-from __future__ import annotations
-
 from benchmarks.generated_page import NO_TARGET, ROOT, PartsPage, Reached
 from benchmarks.performance.measuring import LINEAR_EXPONENT, Growth
 

@@ -4,8 +4,6 @@ Tables that are read hold copies of the entries of the published one. Tables tha
 built-in networks on the `null` device, whose runs take no time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import statistics

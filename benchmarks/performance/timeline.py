@@ -5,8 +5,6 @@
 Prints the stages of one campaign on `cpu01` and of one over SSH on loopback.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -9,8 +9,6 @@ the page. Exits with 1 if a target is missed. Run from the root of the repositor
 link, and the extra `fuzz` for fuzzing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

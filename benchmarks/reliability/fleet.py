@@ -6,8 +6,6 @@ The controller is `LocalEngine` in a process of its own, so that its memory can 
 are read from its journal by plain SQL.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

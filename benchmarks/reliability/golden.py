@@ -4,8 +4,6 @@ Sessions run in this process on the real backends, with the real campaigns, jour
 fleet cover sessions with agents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read series and samples of a journal by plain SQL, without changing the file."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections import Counter, defaultdict

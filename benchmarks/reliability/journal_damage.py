@@ -7,8 +7,6 @@ finds nothing must have the contents as before, in every table, and as every que
 prints the counts and ends with status 1 if one copy has other contents unnoticed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3

@@ -3,8 +3,6 @@
 Trials run in lanes side by side. Each lane is a process of `benchmarks.reliability.trial` with leases of its own.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

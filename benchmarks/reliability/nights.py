@@ -14,8 +14,6 @@ Each night is compared with several numbers of earlier nights, and as one of sev
 probability of a false alarm. Networks are simulated side by side.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

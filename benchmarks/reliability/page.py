@@ -1,7 +1,5 @@
 """The page docs/reliability.md: its generated blocks, written from the figures that the parts stored as JSON."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence

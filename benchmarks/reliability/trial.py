@@ -6,8 +6,6 @@ Prints a line of JSON for each trial. Moments are uniform over the life of the v
 measured first; the same seed draws the same fractions of it. Only processes that the trial started are killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

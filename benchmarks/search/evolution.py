@@ -7,8 +7,6 @@ the most multiply-adds below the bound, and validates and profiles it. Multiply-
 search would predict: the search itself only needs a number for each candidate.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Callable

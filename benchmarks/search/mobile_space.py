@@ -1,7 +1,5 @@
 """A search space of inverted residual blocks: kernel 3 or 5, expansion 3 or 6, or no block at all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

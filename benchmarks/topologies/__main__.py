@@ -1,7 +1,5 @@
 """Write topologies to a folder: `python -m benchmarks.topologies FOLDER [NAME ...]`; all of them without a name."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

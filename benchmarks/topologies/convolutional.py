@@ -1,7 +1,5 @@
 """Convolutional classifiers: plain, residual, dense, with grouped convolutions, and with large kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

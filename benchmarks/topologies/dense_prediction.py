@@ -1,7 +1,5 @@
 """Networks with an output per pixel or anchor: detection, segmentation, poses and larger images."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Topology: a GraphBuilder that numbers its nodes and remembers how many channels every tensor has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """Classifiers for mobile devices: depthwise convolutions, inverted residuals and their descendants."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from onnx import ModelProto

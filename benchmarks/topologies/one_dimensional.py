@@ -1,7 +1,5 @@
 """Networks for sounds, sequences, points and features: convolutions along one axis, and linear layers."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from onnx import ModelProto

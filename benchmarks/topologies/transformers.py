@@ -1,7 +1,5 @@
 """Transformers and mixers of images, text and sounds."""
 
-from __future__ import annotations
-
 import math
 from typing import Final, NamedTuple
 

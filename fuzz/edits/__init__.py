@@ -4,8 +4,6 @@ An edit knows the type of every tensor, so that what it inserts fits. What the o
 off. Blind mutations of bytes and messages are in `fuzz.mutation`.
 """
 
-from __future__ import annotations
-
 from fuzz.edits import attributes, movement, operators, quantised, schemas, tensors, wrapping
 
 EDITS = (

@@ -1,7 +1,5 @@
 """Change attributes within their legal ranges, and constants that stand for attributes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

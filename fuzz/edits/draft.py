@@ -1,7 +1,5 @@
 """A network that is being edited: its model, the types of its tensors, and the operations that all edits share."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence

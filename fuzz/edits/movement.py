@@ -1,7 +1,5 @@
 """Insert operators that move data: views, cuts, repetitions, reductions, and shapes that are computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

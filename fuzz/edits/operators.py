@@ -1,7 +1,5 @@
 """Insert, replace and delete operators: element-wise ones, convolutions, products, pooling, recurrent ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

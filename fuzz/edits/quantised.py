@@ -1,7 +1,5 @@
 """Quantise parts of a network: pairs around tensors, quantised weights, operators on integers, ONNX Runtime's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

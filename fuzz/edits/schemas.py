@@ -1,7 +1,5 @@
 """Insert any operator of the standard, as its schema describes it: operands of the types that it accepts."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

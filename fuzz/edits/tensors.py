@@ -1,7 +1,5 @@
 """Change sizes, types and names: dimensions, symbolic ones, element types, opsets, weights in files, metadata."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 

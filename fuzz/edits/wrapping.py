@@ -1,7 +1,5 @@
 """Wrap parts of a network: in functions, in branches of If, in Loop and Scan over constants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The number of a block is a sum of its choices times strides. A product of two ma
 blocks of many candidates.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

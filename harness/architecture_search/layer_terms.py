@@ -4,8 +4,6 @@ The variance of an estimate is a quadratic form of counts: how often each entry 
 occurs in the network. So the terms of layers hold counts, and `ErrorSources` the matrix of the form.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

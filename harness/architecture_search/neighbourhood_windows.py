@@ -4,8 +4,6 @@ An entry of a layer in its neighbourhood holds for one sequence of layers around
 ones do not show it. The neighbourhoods that a space can have are listed here and compared with those of the entries.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ reaches is found by changing one choice at a time. Each position then has the sm
 all networks seen. Random candidates check it; where a check fails, the window grows.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

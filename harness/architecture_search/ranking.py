@@ -1,7 +1,5 @@
 """The best of any number of candidates: spans are ranked one by one, here or on a cluster; the best of all are kept."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

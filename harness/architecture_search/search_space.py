@@ -15,7 +15,8 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+
+from onnx import ModelProto
 
 from harness.architecture_search.super_network import candidate_model, choice_names, is_choice, position_name
 from harness.arguments import checked
@@ -25,9 +26,6 @@ from harness.network.layers import Layer
 from harness.network.model_references import Model, ModelReference, load_network, model_reference
 from harness.network.network import Network, Node, resolved
 from harness.text import printable
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 MOST_CHOICES = 256
 """A choice is one byte of a candidate."""

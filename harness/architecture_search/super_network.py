@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from harness.arguments import TEXT, Rule, checked
 from harness.errors import InvalidNetwork, UsageError
 from harness.network.model_references import ModelReference, model_path
 from harness.network.network import resolved
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 Choices = Mapping[str, "ModelProto | None"]
 """The blocks of one position by the names of the choices; None passes the tensor on as it is."""
@@ -43,8 +43,6 @@ def super_network(name: str, positions: Mapping[str, Choices]) -> ModelProto:
     Each block is a model with one input and one output. The first position cannot be None. Raises UsageError for blocks
     that cannot be joined.
     """
-    from onnx import helper
-
     joined = _Joined()
     blocks = [(at, choice, block) for at, choices in positions.items() for choice, block in choices.items() if block]
     if not blocks:
@@ -74,8 +72,6 @@ class _Joined:
         self.weights: list[TensorProto] = []
 
     def choose(self, position: str, names: Sequence[str], results: Sequence[str]) -> str:
-        from onnx import helper
-
         result = f"{position}/chosen"
         chosen = helper.make_node("Sum", list(results), [result], f"{CHOICE}{position}", doc_string=",".join(names))
         self.nodes.append(chosen)
@@ -137,8 +133,6 @@ def choice_names(node: NodeProto) -> tuple[str, ...]:
 
 def candidate_model(reference: ModelReference, candidate: Sequence[int]) -> ModelProto:
     """Return the model of a checked candidate of the super-network that a reference names; weights are included."""
-    import onnx
-
     with model_path(reference) as path:
         model = onnx.load(path)
     graph = model.graph

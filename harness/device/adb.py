@@ -4,8 +4,6 @@
 input, output and errors are separate streams of plain bytes.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import shlex

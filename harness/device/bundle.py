@@ -1,7 +1,5 @@
 """Pack the agent into one file that Python 3.9 or newer runs: `python3 agent.pyz`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """Check a device part by part, with a remedy for each fault; for `harness devices check`."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping
@@ -10,7 +8,6 @@ from typing import Any
 
 from harness.device.inventory import Adb, Device, Local, Ssh
 from harness.device.session import AgentSession, open_session, start_agent
-from harness.device.ssh.ssh_target import resolve
 from harness.errors import (
     AuthenticationError,
     BackendError,
@@ -75,6 +72,8 @@ def _link(device: Device) -> Iterator[Check]:
     if isinstance(settings, Local):
         yield Check("reachable", True, "on this machine")
         return
+    from harness.device.ssh.ssh_target import resolve  # loads paramiko
+
     target = resolve(device.name, settings)
     agent = f" in {settings.key_agent}" if settings.key_agent else ""
     yield Check("reachable", True, target.address)
@@ -90,6 +89,8 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
         yield from _link(device)
         name = "agent"
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
+        from harness.device.ssh.ssh_target import resolve
+
         passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
         yield from itertools.takewhile(lambda check: check.name != name, passed)
     yield Check(name, False, _found(error), _remedy(device, error))

@@ -5,8 +5,6 @@ controller makes progress. A controller that hangs for ten minutes loses the dev
 three heartbeats is lost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """The agent as a subprocess of this machine, or reached through one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

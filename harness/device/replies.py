@@ -1,7 +1,5 @@
 """Check every reply of an agent, and turn its error frames into errors of harness."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

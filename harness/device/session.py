@@ -1,7 +1,5 @@
 """A session with the agent of one device: it takes the lease, loads probes and returns samples."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json
@@ -19,7 +17,6 @@ from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import FIRST_MINOR, AgentLink, Deadlines, PutsAhead
 from harness.device.local import start_here
 from harness.device.replies import RunCheck, Series, Visit, check, check_graph_size, graph_limit_bytes, read_truth
-from harness.device.ssh.ssh_connection import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
 from harness.device.variant import HOST_FACTS
@@ -307,6 +304,8 @@ def start_agent(device: Device) -> Connection:
     Raises a DeviceError, or a ConfigurationError if a setting of the transport is wrong.
     """
     if isinstance(device.transport, Ssh):
+        from harness.device.ssh.ssh_connection import start_over_ssh  # loads paramiko
+
         return start_over_ssh(device.name, device.transport)
     if isinstance(device.transport, Adb):
         return start_over_adb(device.name, device.transport)

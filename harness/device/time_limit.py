@@ -1,7 +1,5 @@
 """The wall time of a job on a device, whatever times the device reports."""
 
-from __future__ import annotations
-
 import math
 import time
 

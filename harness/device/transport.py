@@ -1,7 +1,5 @@
 """What a session needs of a transport: bytes out and bytes in, each with a deadline and a budget."""
 
-from __future__ import annotations
-
 import time
 from typing import Protocol
 

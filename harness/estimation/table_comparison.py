@@ -1,7 +1,5 @@
 """Two tables compared, or two devices by their newest tables: networks, layers and operators, and which is faster."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

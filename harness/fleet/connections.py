@@ -1,7 +1,5 @@
 """Sessions that are opened in turn, and waits that a stop ends."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

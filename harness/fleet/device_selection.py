@@ -1,7 +1,5 @@
 """Select the devices of a command: by name, by group, or all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from harness.device.inventory import BUILT_IN, Device, find_device

@@ -3,8 +3,6 @@
 The golden probe is a small network that never changes, so its latency shows whether a device is in its usual state.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

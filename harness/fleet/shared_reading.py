@@ -1,7 +1,5 @@
 """Networks and devices of requests: what several devices or attempts need is read once."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The health of devices, their golden bands, and nights: SQLite, as durable as the journal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass

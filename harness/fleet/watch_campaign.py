@@ -1,7 +1,5 @@
 """The watch campaign of a request: the measurements that slowdowns are detected from."""
 
-from __future__ import annotations
-
 from harness.errors import CampaignIncomplete
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun

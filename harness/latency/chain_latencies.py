@@ -7,8 +7,6 @@ error for the choice. Chains share errors through common windows, the producers 
 covariance includes them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -156,33 +154,31 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
     charged = np.zeros((len(known), len(solution.names)))
     charged[range(len(known)), alone] = 1.0
     charging = np.zeros((len(known), len(known)))
+
+    def charge(held: Sequence[int], name: str, parts: Sequence[float] | None = None) -> None:
+        """Charge an unknown to chains in these parts, by default in proportion to their own times."""
+        unknown = solution.index(name)
+        by_time = alone_s[held] / alone_s[held].sum()
+        charged[held, unknown] += by_time if parts is None else parts
+        # The unknown's own error is already in the covariance.
+        beyond = max(0.0, float(solution.values[unknown] ** 2 - solution.variances[unknown]))
+        charging[np.ix_(held, held)] += beyond * (np.diag(by_time) - np.outer(by_time, by_time))
+
     for at, (chain, behind) in enumerate(known):
         if behind is None or meeting_name(chain, behind) not in names:
             continue
-        meeting = solution.index(meeting_name(chain, behind))
-        both = [at, at + 1]
-        parts = alone_s[both] / alone_s[both].sum()
-        hidden = _hidden(-float(solution.values[meeting]), weights[at + 1] * byte_s)
-        charged[both, meeting] += parts if hidden is None else [1 - hidden, hidden]
-        # The meeting's own error is already in the covariance.
-        beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
-        charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
+        meeting = meeting_name(chain, behind)
+        saved_s = -float(solution.values[solution.index(meeting)])
+        charge([at, at + 1], meeting, _parts_of_saving(saved_s, weights[at + 1] * byte_s))
     places = {id(chain): at for at, (chain, _) in enumerate(known)}
     for window in long_windows([chain for chain, _ in known]):
-        if window.reach not in names:
-            continue
-        reach, within = solution.index(window.reach), [places[id(one)] for one in window.held]
-        parts = alone_s[within] / alone_s[within].sum()
-        charged[within, reach] += parts
-        beyond = max(0.0, float(solution.values[reach] ** 2 - solution.variances[reach]))
-        charging[np.ix_(within, within)] += beyond * (np.diag(parts) - np.outer(parts, parts))
+        if window.reach in names:
+            charge([places[id(one)] for one in window.held], window.reach)
     values = charged @ solution.values
     floors = np.maximum(_LEAST_S, LEAST_SHARE * alone_s)
-    start = 0
-    for _, group in itertools.groupby(known, key=lambda one: one[0].network):
-        stop = start + sum(1 for _ in group)
-        values[start:stop] = _charged(values[start:stop], floors[start:stop])
-        start = stop
+    for _, group in itertools.groupby(range(len(known)), key=lambda at: known[at][0].network):
+        held = list(group)
+        values[held] = _charged(values[held], floors[held])
     covariance = solution.covariance.of_sums(csr_array(charged))
     return ChainLatencies(tuple(chain for chain, _ in known), values, covariance, charging)
 
@@ -202,15 +198,16 @@ def _meets(chain: ChainProbes, window: Sequence[ChainProbes], measured: Collecti
     return planned and all(name in measured for name in windows) and all(is_known(one, measured) for one in window)
 
 
-def _hidden(saved_s: float, loading_s: float) -> float | None:
-    """Return the part of a saving that belongs to the second chain; None without a saving, or without weights in it.
+def _parts_of_saving(saved_s: float, loading_s: float) -> tuple[float, float] | None:
+    """Return the parts of a saving that belong to two neighbours; None without a saving, or without weights to load.
 
     The device loads the weights of the second chain while the first one computes. If all of `loading_s` is saved, the
     loads are hidden; if less is, the loads took longer, and they hide the computation of the first chain.
     """
     if saved_s <= 0 or loading_s <= 0:
         return None
-    return min(1.0, saved_s / loading_s) ** 2
+    hidden = min(1.0, saved_s / loading_s) ** 2
+    return 1 - hidden, hidden
 
 
 def _charged(values: Floats, floors: Floats) -> Floats:

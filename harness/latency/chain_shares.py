@@ -12,8 +12,6 @@ are on chip and its weights are not, so the context's time includes the weights.
 which borders are large are fitted to all chains of a campaign. A chain's time is the sum of its layers' parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ speed changes over minutes, is off by one factor throughout. It has two parts:
 - slower drift is not visible, and an interval can only allow for it (`SLOW_DRIFT`).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

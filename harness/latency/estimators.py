@@ -1,7 +1,5 @@
 """Layer latencies of one campaign by any of the estimators."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -6,8 +6,6 @@ the overhead coefficients, what precedes each layer (the probe without it), and 
 solved for once. The covariance shows the errors that layers share.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

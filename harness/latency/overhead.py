@@ -8,17 +8,15 @@ Intervals cover three errors: sampling and the model, both measured by the scatt
 and drift, which all null probes of a campaign share and no scatter shows (see `drift`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from harness.array_types import Floats
+from harness.array_types import Array, Floats
 from harness.errors import IllConditionedDesign
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.robust import robust_fits
@@ -192,7 +190,7 @@ def _coefficient(value: float, draws: Floats, drift: float) -> Coefficient:
     return Coefficient(value, stderr, max(0.0, value - below), value + above)
 
 
-def _separable(design: Floats, total: Floats, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+def _separable(design: Floats, total: Floats, used: Array) -> tuple[Array, float]:
     """Return the columns that the design separates, and its condition number with columns of unit length.
 
     Which columns the probes separate depends on what they contain, not on how well each one was measured.

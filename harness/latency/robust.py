@@ -5,8 +5,6 @@ which is fast only as stacked dense matrices. `sparse_system` solves one system 
 into memory only as a sparse matrix. All functions here take a stack of fits, of shape (fits, columns).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,10 +4,8 @@ Every equation says `total = sum of amount * unknown`, with a standard error. A 
 which each equation holds a few: the stacked dense matrices of `robust_fits` would not fit into memory.
 """
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +59,10 @@ class Solution:
     def index(self, name: str) -> int:
         """Return the position of an unknown; raises KeyError."""
         return self._positions[name]
+
+    def sum_of(self, names: Iterable[str]) -> float:
+        """Return the sum of those of these unknowns that the system has."""
+        return sum(float(self.values[self._positions[name]]) for name in names if name in self._positions)
 
     @functools.cached_property
     def variances(self) -> Floats:

@@ -1,11 +1,9 @@
 """How well chains, meetings and windows of neighbours add up to networks, as longer windows show it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness.latency.chain_latencies import chain_name, long_windows, meeting_name
 from harness.latency.layer_latency import Latency
@@ -30,21 +28,17 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
     and as much again. Chains that no window holds have the usual error; a network of one or two chains has none.
     """
     names = frozenset(solution.names)
-
-    def seconds(contents: Iterable[str]) -> float:
-        return sum(float(solution.values[solution.index(name)]) for name in contents if name in names)
-
     errors = {}
     for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
         held = [chain for chain in group if chain.ordered and chain_name(chain) in names]
         if len(held) <= LONGEST_PAIR:
             continue
-        beyond = [(span, seconds([name])) for span, name in _windows(held) if name in names]
-        alone_s = seconds(map(chain_name, held))
+        beyond = [(span, solution.sum_of([name])) for span, name in _windows(held) if name in names]
+        alone_s = solution.sum_of(map(chain_name, held))
         whole_s = alone_s + sum(difference_s for _, difference_s in beyond)
         longest = [difference_s for span, difference_s in beyond if not any(_holds(other, span) for other, _ in beyond)]
         inside = {at for (first, end), _ in beyond for at in range(first, end)}
-        share = seconds(chain_name(held[at]) for at in inside) / alone_s if min(alone_s, whole_s) > 0 else 0.0
+        share = solution.sum_of(chain_name(held[at]) for at in inside) / alone_s if min(alone_s, whole_s) > 0 else 0.0
         share = min(1.0, max(0.0, share))  # noise may make short chains negative
         shown = _UNSEEN * _error_of_sum(longest, whole_s) if share > 0 else 0.0
         errors[network] = math.hypot(shown, (1 - share) * USUAL_REACH)
@@ -87,7 +81,7 @@ def check_residuals(
         for null in nulls:
             amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
         left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
-        taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
+        taken_s = solution.sum_of(parts)
         found[first.network].append((taken_s - left_s, left_s))
     return {
         network: _error_of_sum([difference_s for difference_s, _ in windows], whole_s)
@@ -107,10 +101,7 @@ def border_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str
     for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
         known = [chain for chain in group if not chain.ordered and chain_name(chain) in names]
         borders = (meeting_name(one, other) for one, other in itertools.pairwise(known) if one.meeting)
-        added_s, alone_s = (
-            sum(float(solution.values[solution.index(name)]) for name in parts if name in names)
-            for parts in (borders, map(chain_name, known))
-        )
+        added_s, alone_s = solution.sum_of(borders), solution.sum_of(map(chain_name, known))
         if added_s and alone_s + added_s > 0:
             found[network] = _UNSEEN * abs(added_s) / (alone_s + added_s)
     return found
@@ -129,7 +120,7 @@ def disagreements(
     for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
         windows = list(group)
         known = [chain for chain in windows if chain_name(chain) in names and layers.keys() >= {*chain.places}]
-        whole_s = sum(float(solution.values[solution.index(chain_name(chain))]) for chain in known)
+        whole_s = solution.sum_of(map(chain_name, known))
         if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
             singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
             found[network] = abs(singles_s - whole_s) / whole_s / 2

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.variant import Variant
 from harness.errors import CampaignIncomplete, LutNotFound, UsageError
 from harness.latency.joint import Place
+from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, METHODS, LatencyMethod
 from harness.lut.campaign_source import CampaignSource, check_count
 from harness.lut.chain_rows import rows_of
@@ -35,11 +35,6 @@ from harness.network.fusion.fusion_rules import FusionRule
 from harness.predictor.features.layer_features import LEAST_SAMPLES
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
-
-if TYPE_CHECKING:
-    from harness.latency.layer_latency import CampaignData
-    from harness.lut.campaign_source import CampaignSource
-    from harness.lut.table import Lut
 
 _SEVERAL_THREADS = 0.05
 """Standard deviation of further errors of networks with several threads. Their cause is unknown; 19 networks with two

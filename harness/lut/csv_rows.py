@@ -1,7 +1,5 @@
 """The rows of the CSV files of a table, each checked as a value of its class."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

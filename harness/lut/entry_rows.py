@@ -8,8 +8,6 @@ read each time, and its hash is compared. A file in another format than `write_e
 its rows need the full parser.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

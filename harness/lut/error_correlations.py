@@ -4,8 +4,6 @@ The file holds the correlations of each entry with those after it, row by row, a
 compressed.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Compare two tables: the layers whose latency changed, by size and significance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

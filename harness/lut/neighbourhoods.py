@@ -9,8 +9,6 @@ classes, if there are enough of them. The probe of a single layer has its neighb
 chained on both sides, if no network has such a layer. The spread between known neighbourhoods is the standard error.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The tables of a workspace: a list of them, and the removal of those that nothing refers to."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import defaultdict

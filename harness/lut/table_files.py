@@ -5,8 +5,6 @@ A folder holds `entries.csv`, `manifest.json` with the sha256 of the other files
 detected.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

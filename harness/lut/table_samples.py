@@ -1,7 +1,5 @@
 """The samples of a table's overhead in the journal of a workspace: null probes and reference probe."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What the chains of a table's networks show: how far a device loads weights ahead, and how far sums are off."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

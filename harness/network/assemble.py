@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Array
 from harness.errors import HarnessError
 from harness.network.effort import products_of
 from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
@@ -18,7 +21,6 @@ from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
@@ -157,17 +159,13 @@ class ModelBuilder:
 
     def constant(self, values: Sequence[int]) -> str:
         """Add a small one-dimensional constant of type int64 that is sent with the model."""
-        import numpy
-
-        return self._sent(numpy.array(values, "int64"))
+        return self._sent(np.array(values, "int64"))
 
     def scalar(self, value: float, dtype: str) -> str:
         """Add a constant of rank 0 that is sent with the model."""
-        import numpy
+        return self._sent(np.array(value, dtype))
 
-        return self._sent(numpy.array(value, dtype))
-
-    def _sent(self, value: np.ndarray[Any, Any]) -> str:
+    def _sent(self, value: Array) -> str:
         from onnx import numpy_helper
 
         name = f"k{len(self._initializers)}"

@@ -6,8 +6,6 @@ seen together, the most similar sizes decide, among pairs of the same operators 
 the capacity of the memories on chip, which no device states.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

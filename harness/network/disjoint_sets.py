@@ -1,7 +1,5 @@
 """Disjoint sets (union-find). SciPy has one too, but importing it takes 0.3 s."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -3,8 +3,6 @@
 The sender may be compromised by the file that it parsed, so every size and type is validated.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Sizes are in bytes, and layers are identified by their places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

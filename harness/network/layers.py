@@ -1,7 +1,5 @@
 """Cut a network into layers: groups of nodes that the device executes as one, each with its canonical key."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,12 +6,12 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from harness.array_types import Array
 from harness.network.operator_kinds import ACTIVATIONS, CONVOLUTIONS
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import AttributeProto, NodeProto
 
 PACKED = {"int4": 2, "uint4": 2}
@@ -88,7 +88,7 @@ class Constant:
     """
 
     type: TensorType
-    value: np.ndarray[Any, Any] | None = None
+    value: Array | None = None
     replaceable: bool = False
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
@@ -126,10 +128,9 @@ def value_info(name: str, kind: TensorType) -> ValueInfoProto:
 
 def onnx_dtype(dtype: str) -> int:
     """Return ONNX's number for an element type."""
-    import numpy
     from onnx import helper
 
-    return int(helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 _Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[TensorType, ...], tuple[bytes | None, ...]]
@@ -219,7 +220,6 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
     The runs on ones and zeros must both succeed. One on twos may fail, which shows nothing: a table of two rows has no
     row for it. Raises UnsupportedNetwork if ONNX Runtime cannot run the operator, whatever the integers are.
     """
-    import numpy
     from onnx import helper
 
     if sum(read.types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
@@ -229,7 +229,7 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
     for name, alias in operands(node).items():
         kind, constant = read.types[alias], read.constants.get(alias)
         value = constant.value if constant else None
-        feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
+        feeds[name] = np.ones(kind.shape, kind.dtype) if value is None else value
         if constant is None and _may_be_a_size(node, kind):
             varied[name] = kind
     found = _types_of_run(node, feeds, read)
@@ -240,7 +240,7 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
         why = "ONNX Runtime cannot run it on this machine"
         raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step)
     for integer in (0, 2) if varied else ():
-        others = {name: numpy.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
+        others = {name: np.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
         again = _types_of_run(node, feeds | others, read)
         if again != found and (again is not None or integer == 0):
             return {}

@@ -1,7 +1,5 @@
 """Kinds of ONNX operators: facts that keys, weights, fusions and features share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"})

@@ -10,15 +10,16 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Array
 from harness.errors import InvalidNetwork
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.network import PACKED, Node
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import NodeProto, TensorProto
 
-    Array = np.ndarray[Any, Any]
 
 MAX_FORM_BYTES = 4096
 """Nodes of more bytes share nothing."""
@@ -51,7 +52,6 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     `feeds` are the values that it reads, by their names in the file. Raises MemoryError, and InvalidNetwork for a
     constant without its data.
     """
-    import numpy
     from onnx import numpy_helper
 
     if node.op == "Constant" and (held := _constant(node)) is not None:
@@ -71,7 +71,7 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
         if is_shortage(error):
             raise MemoryError(f"Node {node.name[:80]!r} ({node.op}) takes too much memory") from error
         return None
-    return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
+    return {name: np.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
 
 def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
@@ -87,7 +87,6 @@ def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
 
 def _constant(node: Node) -> Array | None:
     """Return what a Constant node holds as numbers in full; None for texts and sparse tensors."""
-    import numpy
     from onnx import numpy_helper
 
     held = {item.name: item for item in node.proto.attribute}
@@ -98,13 +97,13 @@ def _constant(node: Node) -> Array | None:
             what = f"Node {node.name[:80]!r} (Constant) is damaged"
             raise InvalidNetwork(what, why=str(error)[:200]) from error
     if "value_int" in held:
-        return numpy.array(held["value_int"].i, numpy.int64)
+        return np.array(held["value_int"].i, np.int64)
     if "value_ints" in held:
-        return numpy.array(held["value_ints"].ints, numpy.int64)
+        return np.array(held["value_ints"].ints, np.int64)
     if "value_float" in held:
-        return numpy.array(held["value_float"].f, numpy.float32)
+        return np.array(held["value_float"].f, np.float32)
     if "value_floats" in held:
-        return numpy.array(held["value_floats"].floats, numpy.float32)
+        return np.array(held["value_floats"].floats, np.float32)
     return None
 
 
@@ -117,11 +116,10 @@ def _session(form: bytes, kinds: Kinds, opsets: Opsets) -> Any:
 
 def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets, held: Sequence[TensorProto] = ()) -> Any:
     """Return a session of one node for inputs of these types; `held` are inputs that can only be constants."""
-    import numpy
     from onnx import helper
 
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), sizes)
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), sizes)
         for name, dtype, sizes in kinds
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]

@@ -21,8 +21,7 @@ from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
-from harness.measure.progress import Observer
-from harness.measure.progress import ignore as ignore_progress
+from harness.measure.progress import Observer, ignore as ignore_progress
 from harness.measure.request import ProfileRequest
 from harness.nightly.due_jobs import DueJob, campaigns_of_nights
 from harness.nightly.job_queue import JobQueue, Notify, ignore

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from harness.fleet.store import Acceptance
 from harness.nightly.night import JobForecast
 from harness.nightly.night_report import NightReport, SetComparison, by_reason
 from harness.nightly.status import NightStatus
@@ -13,7 +14,6 @@ from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
 
 if TYPE_CHECKING:
-    from harness.fleet.store import Acceptance
     from harness.nightly.set_history import SetHistory
 
 _DAY_S = 86400.0

@@ -6,18 +6,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.fleet.store import Acceptance
 from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import NightlyCampaign, campaigns_of_nights
 from harness.nightly.night_report import Change, SetComparison, SetRow
+from harness.slowdowns.findings import Finding, Subject
 from harness.slowdowns.watch_series import WatchSeries, read_watch
 from harness.text import printable
-
-if TYPE_CHECKING:
-    from harness.slowdowns.findings import Finding, Subject
-    from harness.slowdowns.watch_series import WatchSeries
 
 LONGEST_ID = 160
 _BOUND = 100.0
@@ -81,7 +78,7 @@ def compare_watches(
 
     A change is fresh unless the report of an earlier night listed it and every report since agrees.
     """
-    from harness.slowdowns.night_comparison import compare_nights
+    from harness.slowdowns.night_comparison import compare_nights  # loads scipy
 
     tonight, earlier = nights[-1], nights[:-1]
     found = compare_nights(tonight, earlier, threshold=rules.threshold, level=rules.level)

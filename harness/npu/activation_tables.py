@@ -1,7 +1,5 @@
 """Activations given as tables: as one operator of the compiler, and in ONNX's own operators for the check."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

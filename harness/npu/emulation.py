@@ -12,8 +12,7 @@ from harness.arguments import COUNT, Rule, checked
 from harness.network.model_references import Model, model_reference
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.npu.loading import LoadedProgram, compile_reference
-from harness.npu.npu_options import MachineChoice, RunOptions, changed
-from harness.npu.npu_options import Options as CompilerOptions
+from harness.npu.npu_options import MachineChoice, Options as CompilerOptions, RunOptions, changed
 from harness.npu.run.core_run import CoreRun, run_on_one_core
 from harness.npu.run.run_fields import json_fields, layer_rows
 from harness.text import milliseconds

@@ -1,7 +1,5 @@
 """Errors of the emulated NPU as errors of the harness."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

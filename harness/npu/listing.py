@@ -1,7 +1,5 @@
 """A program as assembly text with comments that name the layers, and a program from such a text after editing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A program file has no weights. With an image its outputs can be computed, even after it was edited.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A network as the emulated NPU compiles it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Without own data, large weights and all inputs are generated from a seed, as on a device.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The built-in machines of the emulated NPU, with what distinguishes them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Compare the values that the emulated NPU computes with ONNX Runtime's, on the same seeded weights and inputs."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ copies of probes that represent several layers are loaded; if they touch more, t
 batches. A network that fits into the cache of a core finds all its data in the cache.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

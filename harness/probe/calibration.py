@@ -12,8 +12,6 @@ convolutions compute so much that the device stores while it computes; windows a
 Each load and store also waits for that memory, which would be counted as c, so some probes have several of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ if both groups are together looks like a saving. So pairs with a picture between
 for each layout: at least one of the two savings has no reorder in it. A fusion is found only if both savings show it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

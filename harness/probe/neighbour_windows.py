@@ -8,8 +8,6 @@ Where the weights exceed the caches that a core has to itself, a window of twice
 two runs, as the network does: there, windows of two neighbouring windows add what their borders cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

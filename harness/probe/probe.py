@@ -1,7 +1,5 @@
 """Probes: small networks built to be timed."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

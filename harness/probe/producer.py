@@ -16,8 +16,6 @@ and its activation. There `slice` leaves out the end of its input, and `pooled c
 pixel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A benchmark as a line plot: median and 99th percentile over batches or numbers of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,16 +1,14 @@
 """Two tables side by side: every layer that both hold, by each table's latency, and the facts that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from harness.estimation.table_comparison import TableComparison, side_names
 from harness.files import write_whole
 from harness.lut.layer_diff import compare
+from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
-from harness.report.figures import NetworkPoint
-from harness.report.figures import compare as compare_figure
+from harness.report.figures import NetworkPoint, compare as compare_figure
 from harness.report.html import page
 from harness.report.page_values import (
     CaptionedFigure,
@@ -22,10 +20,6 @@ from harness.report.page_values import (
     unit_for,
 )
 from harness.text import Facts
-
-if TYPE_CHECKING:
-    from harness.estimation.table_comparison import TableComparison
-    from harness.lut.table import Entry, Lut
 
 _TEMPLATE = "comparison.html.j2"
 Pair = tuple["Entry", "Entry"]
@@ -110,8 +104,6 @@ def _operators(before: Lut, after: Lut, compared: TableComparison) -> ReportTabl
 
 def _names(before: Lut, after: Lut) -> list[str]:
     """Return short names of both tables: the devices, if these differ."""
-    from harness.estimation.table_comparison import side_names
-
     return [display(name) for name in side_names(before, after)]
 
 

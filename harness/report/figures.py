@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from bokeh import plotting
+from bokeh.embed import json_item
+from bokeh.models import BasicTickFormatter, ColumnDataSource, HoverTool, LogTickFormatter, Range1d
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.plotting import figure
 
 from harness.report.page_values import ELLIPSIS, Unit, display, unit_for
-
-if TYPE_CHECKING:
-    from bokeh import plotting
-    from bokeh.models.renderers import GlyphRenderer
 
 TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004", "#fe0005"
 COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--second", WARNING: "--warning"}
@@ -132,9 +134,6 @@ def base_figure(
     y_range: tuple[float, float],
 ) -> plotting.figure:
     """Return an empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on phones."""
-    from bokeh.models import BasicTickFormatter, LogTickFormatter, Range1d
-    from bokeh.plotting import figure
-
     plot = figure(
         height=height,
         sizing_mode="stretch_width",
@@ -207,8 +206,6 @@ def draw(
     `look` is the appearance of the glyphs, `line` that of a line through their x and y, if there is one. Returns the
     line and the glyphs.
     """
-    from bokeh.models import ColumnDataSource, HoverTool
-
     source = ColumnDataSource(dict(columns))
     lines = [] if line is None else [plot.line("x", "y", source=source, **line)]
     glyphs = getattr(plot, kind)(source=source, **look)
@@ -218,8 +215,6 @@ def draw(
 
 def figure_json(plot: plotting.figure) -> str:
     """Return the figure as the JSON that the page embeds."""
-    from bokeh.embed import json_item
-
     return json.dumps(_rounded(json_item(plot)), allow_nan=False, separators=(",", ":"))
 
 

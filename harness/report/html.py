@@ -11,10 +11,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bokeh.resources import Resources
+from jinja2 import DictLoader, Environment, StrictUndefined
+
+from harness.device.variant import Variant
+from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.files import write_whole
+from harness.latency.overhead import Coefficient, OverheadModel
 from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
+from harness.lut.table import Lut
+from harness.lut.table_samples import TableSamples, table_samples
+from harness.network.keyed_network import KeyedNetwork
+from harness.network.model_references import BUILTIN_NAMES
+from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.report.figures import COLOURS
 from harness.report.networks import networks_section
 from harness.report.networks.layer_truth import truth_section
@@ -23,16 +34,9 @@ from harness.report.networks.network_section import section
 from harness.report.overhead_figures import sample_figures
 from harness.report.page_values import ReportTable, Unit, display, percent, significant, unit_for
 from harness.text import Facts, clock_name, is_safe_name
-
-if TYPE_CHECKING:
-    from harness.estimation.network_estimate import NetworkEstimate
-    from harness.latency.overhead import Coefficient, OverheadModel
-    from harness.lut.table import Lut
-    from harness.lut.table_samples import TableSamples
-    from harness.network.keyed_network import KeyedNetwork
-    from harness.network.network_list import NetworksRead, RefusedNetwork
-    from harness.validation.results import Validation
-    from harness.workspace import Workspace
+from harness.validation.results import Validation
+from harness.version import VERSION
+from harness.workspace import Workspace
 
 TEMPLATE, FIGURE_TEMPLATE, PARTS = "template.html.j2", "figure.html.j2", "parts.html.j2"
 STYLE, SCRIPTS = "report.css.j2", ("report.js.j2", "tables.js.j2")
@@ -52,9 +56,6 @@ def report_networks(
 
     `command` is the one that writes the report. Networks that the validation refused are listed and have no section.
     """
-    from harness.estimation.network_estimate import estimate_network
-    from harness.lut.table_samples import table_samples
-
     refused = validation.refused_networks if validation else read.refused
     files = {one.file for one in refused}
     left = [one for one in read.networks if one.file not in files]
@@ -125,9 +126,6 @@ def write_figure(path: Path, title: str, figure: str, command: str, notes: Seque
 
 def page(template: str, **fields: Any) -> str:
     """Return a page of a template with everything that it needs inside it."""
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    from harness.version import VERSION
 
     environment = Environment(
         loader=DictLoader({name: _resource(name) for name in (PARTS, template)}),
@@ -168,9 +166,6 @@ def _date(created: str) -> str:
 
 def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> tuple[str, ...]:
     """Return the commands that measure and estimate again; names that a shell would interpret are replaced."""
-    from harness.device.variant import Variant
-    from harness.network.model_references import BUILTIN_NAMES
-
     device = table.device if is_safe_name(table.device) else "DEVICE"
     folder = table.path.name if is_safe_name(table.path.name) else "TABLE"
     safe = (name if is_safe_name(name, _LONGEST_NAME) else "MODEL" for name in names)
@@ -193,8 +188,6 @@ def _resource(name: str) -> str:
 
 def _bokeh() -> list[str]:
     """Return BokehJS without widgets, tables and mathematics."""
-    from bokeh.resources import Resources
-
     return list(Resources(mode="inline", components=["bokeh"], log_level="error").js_raw)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from bokeh import plotting
+from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, FixedTicker, NoOverlap
+from bokeh.models.annotations import Legend, LegendItem
+from bokeh.models.renderers import GlyphRenderer
 
 from harness.report.figures import TEXT, Scale, base_figure, draw, figure_json, tick
 from harness.report.page_values import display, significant
-
-if TYPE_CHECKING:
-    from bokeh import plotting
-    from bokeh.models.renderers import GlyphRenderer
 
 _HEIGHT = 460
 _PAD = 0.05
@@ -64,10 +66,6 @@ def line_plot(series: Sequence[PlotSeries], x: PlotAxis, y: PlotAxis) -> str:
     A linear y axis of non-negative values starts at 0. Raises ValueError if no point has a value, and for a value on a
     logarithmic axis that is not above 0.
     """
-    from bokeh.core.properties import value
-    from bokeh.models import FixedTicker, NoOverlap
-    from bokeh.models.annotations import Legend, LegendItem
-
     values = [height for each in series for _, height in each.points if height is not None]
     if not values:
         raise ValueError("there is no point to draw")
@@ -112,8 +110,6 @@ def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[fl
 
 
 def _ring(plot: plotting.figure, x: float, y: float, label: str, colour: str) -> None:
-    from bokeh.models import ColumnDataSource
-
     source = ColumnDataSource({"x": [x], "y": [y], "label": [tick(label, _MAX_NAME)]})
     plot.scatter("x", "y", source=source, marker="circle", size=18, fill_color=None, line_color=colour, line_width=2)
     plot.text(

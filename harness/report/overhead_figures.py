@@ -1,17 +1,19 @@
 """Figures of the samples of a table: the fitted plane, its residuals, and the drift of the reference probe."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
+from bokeh.models.glyphs import Image
+from bokeh.palettes import Blues256
+from bokeh.transform import transform
+
+from harness.lut.table_samples import NullProbe, ReferenceVisit, TableSamples
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, draw, figure_json
 from harness.report.page_values import CaptionedFigure, display, duration, signed_percent, unit_for
 from harness.text import byte_size
-
-if TYPE_CHECKING:
-    from harness.lut.table_samples import NullProbe, ReferenceVisit, TableSamples
 
 _PLANE_STEPS = 64
 
@@ -39,12 +41,6 @@ def sample_figures(samples: TableSamples) -> tuple[CaptionedFigure, ...]:
 
 def _plane(nulls: Sequence[NullProbe]) -> str:
     """Draw the plane as the colour of the background, over both sizes, and the probes in the same colours."""
-    import numpy as np
-    from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
-    from bokeh.models.glyphs import Image
-    from bokeh.palettes import Blues256
-    from bokeh.transform import transform
-
     ends = [
         1.05 * max(sizes) or 1.0 for sizes in ([one.input_bytes for one in nulls], [one.output_bytes for one in nulls])
     ]
@@ -72,8 +68,6 @@ def _plane(nulls: Sequence[NullProbe]) -> str:
 
 def _coefficients(nulls: Sequence[NullProbe]) -> tuple[float, float, float]:
     """Return a, b and c of the fit, which the fitted totals of the probes hold."""
-    import numpy as np
-
     design = np.array([[one.input_bytes, one.output_bytes, 1.0] for one in nulls])
     plain_s = np.array([one.fitted_s - one.further_s for one in nulls])
     a, b, c = np.linalg.lstsq(design, plain_s, rcond=None)[0]

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.files import spreadsheet_csv
-from harness.text import printable
-from harness.text import signed_percent as plain_signed_percent
+from harness.text import printable, signed_percent as plain_signed_percent
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 ELLIPSIS, NARROW_SPACE = "\N{HORIZONTAL ELLIPSIS}", "\N{NARROW NO-BREAK SPACE}"

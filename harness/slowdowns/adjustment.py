@@ -13,8 +13,6 @@ device. Then all probes except whole networks give a', b' and c' again, with out
 Each batch is adjusted by itself, because batches are measured at different times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Statistical power: the runs that detect a change, and the change that a number of runs detects."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """The findings of a comparison of nights: which subjects are slower or faster, by how much, and since when."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ input, output, and the bytes that null probes load into the device's own memory;
 separate the last column from the input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

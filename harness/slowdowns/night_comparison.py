@@ -5,17 +5,15 @@ than those of the nights at the current level (Mann-Whitney's rank test); the di
 nights (Student's t), both corrected for all subjects of the night (Holm); and it is as large as the threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.measure.fusion.significance import holm
 from harness.settings import SLOWDOWN_THRESHOLD
-from harness.slowdowns.detection_power import LEVEL, level_of_subject
+from harness.slowdowns.detection_power import LEVEL
 from harness.slowdowns.findings import Comparison, Finding
-from harness.slowdowns.night_tracks import Nights, common_subjects, device_track, tracks_of
+from harness.slowdowns.night_tracks import Nights, all_tracks
 from harness.slowdowns.verdicts import ChangeLimits, decide, findings_of, smallest_detectable
 from harness.slowdowns.watch_series import WatchSeries
 
@@ -33,11 +31,9 @@ def compare_nights(
     if not same:
         return Comparison()
     nights = Nights.of(series)
-    subjects = common_subjects(nights)
-    limits = ChangeLimits(threshold, level / 2, level_of_subject(level, len(subjects) + 1))
-    tracks, scatter = tracks_of(nights, subjects, limits.each)
-    device = device_track(nights, limits.each)
-    verdicts = [decide(track, limits.each) for track in [*tracks, *([device] if device else [])]]
+    tracks, scatter, each = all_tracks(nights, level)
+    limits = ChangeLimits(threshold, level / 2, each)
+    verdicts = [decide(track, each) for track in tracks]
     corrected = holm([one.size.p_value for one in verdicts])
     findings = [
         finding

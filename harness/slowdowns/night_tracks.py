@@ -12,6 +12,7 @@ from scipy.stats import t as student
 
 from harness.array_types import Floats
 from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
+from harness.slowdowns.detection_power import level_of_subject
 from harness.slowdowns.findings import Subject
 from harness.slowdowns.verdicts import Track
 from harness.slowdowns.watch_series import WatchSeries
@@ -69,7 +70,19 @@ class Nights:
         return cls(series, [adjust(night, reference) for night in series], reference)
 
 
-def common_subjects(nights: Nights) -> list[SubjectProbe]:
+def all_tracks(nights: Nights, level: float) -> tuple[list[Track], Scatter, float]:
+    """Return the tracks of all subjects, the device last; the scatter of layers and networks; each subject's level.
+
+    The subjects share the significance `level`.
+    """
+    subjects = _common_subjects(nights)
+    each = level_of_subject(level, len(subjects) + 1)
+    tracks, scatter = _tracks_of(nights, subjects, each)
+    device = _device_track(nights, each)
+    return [*tracks, *([device] if device else [])], scatter, each
+
+
+def _common_subjects(nights: Nights) -> list[SubjectProbe]:
     """Return tonight's layers and networks that an earlier night also has."""
     found = []
     for subject, probe, unit_s, copies in _watched_subjects(nights.series[-1], nights.reference):
@@ -93,7 +106,7 @@ def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Su
     return found
 
 
-def tracks_of(nights: Nights, subjects: Sequence[SubjectProbe], each: float) -> tuple[list[Track], Scatter]:
+def _tracks_of(nights: Nights, subjects: Sequence[SubjectProbe], each: float) -> tuple[list[Track], Scatter]:
     """Return the track of each subject, for verdicts at the level `each`, and the scatter that their errors include."""
     deviations = [_deviations(one.probe, [nights.adjusted[at] for at in one.nights], nights) for one in subjects]
     scatter = scatter_of(deviations, Prior(_usual_scatter(nights), _UNUSUAL))
@@ -128,7 +141,7 @@ def _usual_scatter(nights: Nights) -> float:
     return scatter_of(nulls, Prior(usual, 0.0)).value
 
 
-def device_track(nights: Nights, each: float) -> Track | None:
+def _device_track(nights: Nights, each: float) -> Track | None:
     """Return the track of the device as a whole, with the samples of all layers; None if too few layers are watched."""
     adjusted = nights.adjusted
     having = tuple(at for at, night in enumerate(adjusted) if night.device_stderr)

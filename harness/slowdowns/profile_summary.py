@@ -1,7 +1,5 @@
 """A profile campaign in approximate figures to plan a watch by: latencies of layers and networks, sample spreads."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,15 +1,13 @@
 """The latency of every subject over the nights, divided into levels: a step is where a new level begins."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.measure.summary import Z_95
-from harness.slowdowns.detection_power import LEVEL, level_of_subject
+from harness.slowdowns.detection_power import LEVEL
 from harness.slowdowns.findings import Subject, fingerprint_changes
-from harness.slowdowns.night_tracks import Nights, common_subjects, device_track, tracks_of
+from harness.slowdowns.night_tracks import Nights, all_tracks
 from harness.slowdowns.verdicts import Track, levels
 from harness.slowdowns.watch_series import WatchSeries
 
@@ -55,12 +53,8 @@ def histories(nights: Sequence[WatchSeries], threshold: float) -> tuple[SubjectH
     same = [one for one in nights if (one.device, one.clock) == (last.device, last.clock)]
     if len(same) < 2:
         return ()
-    held = Nights.of(same)
-    subjects = common_subjects(held)
-    each = level_of_subject(LEVEL, len(subjects) + 1)
-    tracks, _ = tracks_of(held, subjects, each)
-    device = device_track(held, each)
-    found = [_history(track, same, threshold, each) for track in [*([device] if device else []), *tracks]]
+    tracks, _, each = all_tracks(Nights.of(same), LEVEL)
+    found = [_history(track, same, threshold, each) for track in tracks]
     order = ["device", "network", "layer"]
     return tuple(sorted(found, key=lambda one: (order.index(one.subject.kind), -one.nights[-1].latency_s)))
 

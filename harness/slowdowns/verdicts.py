@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import mannwhitneyu
-from scipy.stats import t as student
+from scipy.stats import mannwhitneyu, t as student
 
 from harness.array_types import Floats
 from harness.slowdowns.findings import Detectable, Finding, State, Subject, fingerprint_changes

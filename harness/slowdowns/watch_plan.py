@@ -6,8 +6,6 @@ a network, whose memories are full, it may behave like either. The campaign also
 subtracted from these, null probes of various sizes, and the whole networks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A watch campaign read from the journal: raw samples by probe, and the purpose of each probe."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

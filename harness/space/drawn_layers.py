@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import ConfigurationError
+from harness.space.blocks import AnyBlock
 from harness.space.configuration import Configuration
 from harness.space.space import LayerSpace
-
-if TYPE_CHECKING:
-    from harness.space.blocks import AnyBlock
 
 _HALVINGS = 12
 _ENDS = 2

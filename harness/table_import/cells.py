@@ -1,7 +1,5 @@
 """Values of a mapping: constants, or columns of the file; each is checked when it is read."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Rows become layers with latencies; what cannot is collected with its line and reason."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,6 @@ from harness.table_import.source_file import NotMeasured, RowLatency, SourceFile
 from harness.text import printable
 
 MAX_REASONS = 10
-_PLACES = 3
 _TENSOR = re.compile(r"(?:x\d+|t[\d.]+):(\w+)\[([\d,]*)\]")
 
 Section = OperatorRows | NodeRows | NetworkRows
@@ -62,7 +59,7 @@ class ImportedLayer:
 
     layer: PlacedLayer
     latency: RowLatency
-    lines: str
+    lines: tuple[int, ...]
     networks: tuple[str, ...] = ()
 
 
@@ -120,7 +117,7 @@ def operator_layers(
         except BadRow as error:
             counts.refuse(row.line, error)
     return [
-        ImportedLayer(layer, combined([latency for latency, _ in parts]), lines_of([line for _, line in parts]))
+        ImportedLayer(layer, combined([latency for latency, _ in parts]), tuple(line for _, line in parts))
         for layer, parts in found.items()
     ]
 
@@ -148,14 +145,3 @@ def _bytes(tensor: tuple[str, str]) -> int:
     for size in sizes.split(",") if sizes else ():
         count *= int(size)
     return count
-
-
-def lines_of(lines: Sequence[int]) -> str:
-    """Return the lines of a layer for its entry; of many, the first ones."""
-    more = ",…" if len(lines) > _PLACES else ""
-    return ",".join(map(str, lines[:_PLACES])) + more
-
-
-def patterns_of(layers: Iterable[ImportedLayer]) -> Counter[str]:
-    """Return how many layers have each pattern of several operators."""
-    return Counter(one.layer.pattern for one in layers if one.layer.pattern)

@@ -30,7 +30,6 @@ from harness.table_import.imported_layers import (
     Section,
     check_count,
     operator_layers,
-    patterns_of,
     selected,
 )
 from harness.table_import.mapping import (
@@ -54,6 +53,7 @@ LEVEL = 0.9
 VISIT = "imported"
 """The visit policy of imported entries: another tool chose it."""
 RULE_SOURCE = "import"
+_LINES_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def import_lut(
         counts.check(source.name)
     layers = _distinct(operators, nodes.layers)
     note(f"learning from {len(layers)} layers")
-    draft = table_of(source, layers, patterns_of(operators), nodes.groups)
+    draft = table_of(source, layers, Counter(one.layer.pattern for one in operators if one.layer.pattern), nodes.groups)
     compared = compare_networks(draft, whole)
     errors = errors_of(compared.table, spare)
     table = publish(compared.table, as_workspace(workspace).lut) if write else compared.table
@@ -279,12 +279,17 @@ def _entry(imported: ImportedLayer) -> Entry:
         flags="",
         networks=" ".join(imported.networks),
         campaign=0,
-        probe=f"line {imported.lines}",
+        probe=_lines(imported.lines),
         baseline="",
         signature=layer.key,
         remainder_s=latency.latency_s,
         remainder_stderr_s=latency.stderr_s,
     )
+
+
+def _lines(lines: Sequence[int]) -> str:
+    """Return the lines of a layer; of many, the first ones."""
+    return f"line {','.join(map(str, lines[:_LINES_NAMED]))}{',…' if len(lines) > _LINES_NAMED else ''}"
 
 
 def _rules(mapping: ImportMapping, patterns: Counter[str], groups: Sequence[ReportedGroups]) -> tuple[FusionRule, ...]:

@@ -1,7 +1,5 @@
 """One layer as a row describes it, with every value of the mapping read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from harness.table_import.cells import (

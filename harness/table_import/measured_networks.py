@@ -1,7 +1,5 @@
 """Whole networks that another tool measured, compared with their estimates; no layer is fitted to them."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

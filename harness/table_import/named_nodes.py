@@ -1,7 +1,5 @@
 """Rows that name nodes of a network, as runtimes' own profiles have them, become that network's layers."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
 from harness.table_import.cells import BadRow, Column, Row, read_as, word
-from harness.table_import.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
+from harness.table_import.imported_layers import ImportedLayer, RowCounts, moved_bytes
 from harness.table_import.mapping import NetworkRows, NodeRows
 from harness.table_import.one_layer_network import PlacedLayer
 from harness.table_import.source_file import NotMeasured, RowLatency, SourceFile, combined, latency_of, without_overhead
@@ -149,7 +147,7 @@ def _layers(source: SourceFile, network: Network, parts: Sequence[Named], counts
         except BadRow as error:
             counts.refuse(measured[0][1], error)
             continue
-        found.append(ImportedLayer(keyed, total, lines_of([line for _, line in measured]), (network.sha256[:8],)))
+        found.append(ImportedLayer(keyed, total, tuple(line for _, line in measured), (network.sha256[:8],)))
     return found
 
 
@@ -162,12 +160,8 @@ def _joined(layers: Sequence[ImportedLayer]) -> tuple[ImportedLayer, ...]:
         ImportedLayer(
             layer,
             combined([one.latency for one in parts]),
-            lines_of([line for one in parts for line in _lines(one)]),
+            tuple(line for one in parts for line in one.lines),
             tuple(dict.fromkeys(name for one in parts for name in one.networks)),
         )
         for layer, parts in places.items()
     )
-
-
-def _lines(layer: ImportedLayer) -> list[int]:
-    return [int(line) for line in layer.lines.removesuffix(",…").split(",")]

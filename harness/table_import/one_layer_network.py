@@ -1,7 +1,5 @@
 """A network of one layer, as exporters write it, from which the layer's key is made as for any network."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

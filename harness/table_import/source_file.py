@@ -1,7 +1,5 @@
 """The file of latencies: read within limits, row by row, each with its line; and the latency of a row or of several."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -5,8 +5,6 @@ file, every estimate is of another network, and comparing estimates with measure
 the file again, so the process has limits on memory and processor time; without a comparison, validation continues.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -96,7 +96,7 @@ def validate(call: ValidationCall) -> Validation:
     cases, uncovered = _cases(read.networks, table, call.naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    rules = {case.whole.id: case.stopping_rule(call.policy.target, call.processes) for case in cases}
+    rules = {case.whole.id: StoppingRule(*case.covered, call.policy.target, call.processes) for case in cases}
     plan = ProcessPlan(validation_plan(cases), rules, call.policy, call.layers, strict, call.wait_s, call.variant)
     measured = measure_processes(table, workspace, plan, observe, call.stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
@@ -238,10 +238,6 @@ class NetworkCase:
         if self.estimated.latency_s is None or self.estimated.interval_s is None:
             raise ValueError(f"{self.estimated.name} is not covered")
         return self.estimated.latency_s, self.estimated.interval_s
-
-    def stopping_rule(self, target: float, most_processes: int) -> StoppingRule:
-        """Return the rule that ends the measurement of the whole network."""
-        return StoppingRule(*self.covered, target, most_processes)
 
 
 def network_case(network: Network, estimated: NetworkEstimate, alone: Sequence[tuple[str, Probe]]) -> NetworkCase:

@@ -27,7 +27,6 @@ from harness.workspace import Workspace
 if TYPE_CHECKING:
     import pandas
 
-    from harness.lut.table import Lut
 
 MOST_FLOOR = 0.10
 """Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""

@@ -6,8 +6,6 @@ verdicts, whether the interval of the estimate holds and whether its error excee
 value in these intervals. Both hold together, at all looks of a network, with the probability CONFIDENCE.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ its own addresses, pages and cache conflicts: one may repeat to a tenth of a per
 off. The difference between processes is the floor below which an error of an estimate has no meaning.
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Modules that the tests of search spaces share."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Tables for a search space with random latencies, errors and correlations, as several kinds of devices have them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cache

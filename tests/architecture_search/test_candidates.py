@@ -1,7 +1,5 @@
 """Files of candidates, their ranking, and the command."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,14 +1,11 @@
 """Networks whose weights fit into the caches only in part are between warm and cold."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space

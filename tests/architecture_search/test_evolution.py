@@ -1,7 +1,5 @@
 """The example of a search, on the emulated NPU and in a small space."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,12 +1,9 @@
 """Windows of positions, and tables of sums and of pairs, on invented terms."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.architecture_search.layer_terms import Terms
 from harness.architecture_search.pair_tables import PairTables

@@ -1,7 +1,5 @@
 """Spaces whose blocks repeat, estimated from a table that lists layers in their neighbourhoods."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

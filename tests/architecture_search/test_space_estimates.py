@@ -1,7 +1,5 @@
 """Estimates of candidates from the tables of a space."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

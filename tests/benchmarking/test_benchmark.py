@@ -1,7 +1,5 @@
 """Whole networks measured without a table: figures, sweeps, samples, memory and energy."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json
@@ -13,8 +11,7 @@ from pathlib import Path
 import pytest
 from bokeh_figures import Figure
 from command_line import Harness
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nullbench import DEVICE, Bench, build_network
 
 import harness

@@ -1,7 +1,5 @@
 """The bounds of benchmarks.emulator.mapper on machines with arrays of other kinds than that of its study."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

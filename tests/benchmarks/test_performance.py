@@ -1,7 +1,5 @@
 """The benchmark of docs/performance.md: small versions of its parts, fitted exponents, and files for Vela."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -11,8 +9,7 @@ import pytest
 from flatbuffers import encode, packer
 from flatbuffers.number_types import UOffsetTFlags
 from flatbuffers.table import Table
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from benchmarks.generated_page import NOT_MEASURED, TARGETS_BLOCK, block
 from benchmarks.parts import run_part

@@ -1,11 +1,8 @@
 """Columns of text, fitted to a terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
 from harness.cli.terminal.columns import fold_line, lay_out, middle_cut

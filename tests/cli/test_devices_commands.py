@@ -1,7 +1,5 @@
 """`harness devices`: the golden probe's band in this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

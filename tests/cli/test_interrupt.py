@@ -1,7 +1,5 @@
 """Ctrl-C as commands that measure handle it."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Tables of layers: their order, what they do not show, and layers of which nothing is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers

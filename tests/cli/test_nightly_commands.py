@@ -1,7 +1,5 @@
 """`harness nightly`: run, status and install in this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Options of commands that come from the fields of a dataclass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Printing and writing: tables, reports, errors and files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """The line of progress that commands show while they work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line and its reference page."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

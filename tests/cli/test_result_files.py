@@ -1,7 +1,5 @@
 """Files that commands write: never an input of the same command, and never two results in one file."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

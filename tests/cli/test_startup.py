@@ -1,7 +1,5 @@
 """The command line before any command runs: light imports, choices and completion."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

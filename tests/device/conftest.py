@@ -1,7 +1,5 @@
 """Sessions with scripted agents."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Devices over adb, with a stand-in for adb that runs on this machine what it would run on a phone."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A vendor's tool as a device: the main job, and errors of a tool that reports no latency."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

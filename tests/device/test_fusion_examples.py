@@ -1,7 +1,5 @@
 """What a real runtime fuses of the examples holds for networks that no campaign has."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path

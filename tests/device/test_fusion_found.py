@@ -1,7 +1,5 @@
 """Fusion found by pair probes, end to end: on the emulated NPU that reveals nothing, and on a CPU that is not asked."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

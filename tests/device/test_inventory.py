@@ -1,7 +1,5 @@
 """devices.toml: the settings that it accepts, and the errors for others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

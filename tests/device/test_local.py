@@ -1,7 +1,5 @@
 """Sessions with the real local agent, and the diagnosis of devices."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The emulated NPU as a device: an agent process, its virtual clock, what it reveals, and its oracle."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

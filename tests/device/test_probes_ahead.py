@@ -1,7 +1,5 @@
 """Probes that a session sends before their turn, to a real worker on this machine and behind a real sshd."""
 
-from __future__ import annotations
-
 import getpass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The main job through a real sshd, beside the same job on this machine."""
 
-from __future__ import annotations
-
 import getpass
 import itertools
 import statistics

@@ -1,7 +1,5 @@
 """The runtimes on this machine's CPU as devices: what they reveal, and the main job with OpenVINO."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

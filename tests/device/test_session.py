@@ -1,7 +1,5 @@
 """A session with agents that misbehave: each fault raises the right error, and no wrong sample is accepted."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """Samples of a misbehaving agent: impossible samples are refused, and no wrong one is accepted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The agent over a real sshd on loopback."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Devices behind the hosts of an OpenSSH configuration file, bastions and key agents, over real sshds."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import socket

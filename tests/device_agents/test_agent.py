@@ -1,7 +1,5 @@
 """The agent as a real process with the null backend."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,11 +1,8 @@
 """Arrays that a device makes from their specifications."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents import arrays
 

@@ -1,7 +1,5 @@
 """Backends are registered in one line; agent and host learn the rest from the backend itself."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

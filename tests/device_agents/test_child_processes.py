@@ -1,7 +1,5 @@
 """What programs print is read to its end."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import subprocess

@@ -1,7 +1,5 @@
 """Runs of a pool of threads count as preempted if other programs held the cores that the threads wanted."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

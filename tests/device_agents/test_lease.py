@@ -1,7 +1,5 @@
 """One holder per resource, tokens that only grow, and a lock that dies with its process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

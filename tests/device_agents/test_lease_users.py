@@ -3,8 +3,6 @@
 Another user is a child process that gives up the rights of root, so these tests need root.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """docs/new_backend.md: the backend of the page, added to a copy of the source tree, measures a network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

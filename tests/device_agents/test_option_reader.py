@@ -1,7 +1,5 @@
 """Options of backends: numbers that would make a runtime useless are refused with their bounds."""
 
-from __future__ import annotations
-
 import pytest
 
 from device_agents.backends import Refused, option_reader

@@ -1,7 +1,5 @@
 """Who may ask the oracle, and which agents have one: the agent as a real process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

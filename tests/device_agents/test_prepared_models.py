@@ -1,7 +1,5 @@
 """Models that the emulated NPU compiles ahead: side by side, kept for later sessions, with the same result as alone."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import hashlib
@@ -14,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from load_requests import request_of
 from nullbench import build_network
 

@@ -4,8 +4,6 @@ The package from the index has one provider beside the CPU, Azure, which starts 
 networks. Lists of other providers are made up.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

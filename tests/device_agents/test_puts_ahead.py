@@ -1,7 +1,5 @@
 """Requests to load probes that are sent before the ones in front are answered."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A lack of memory or disk is distinguished from a fault of the probe by the runtime's message."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The cache of results that host and agents share: what it returns, what it ignores, and how large it grows."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os
@@ -10,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents import result_cache as cache
 

@@ -1,15 +1,12 @@
 """Profiles of runtimes: disturbed samples, counters, names of nodes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import helper
 
 from device_agents.backends import Refused

@@ -1,7 +1,5 @@
 """The runtimes behind the agent: real ONNX Runtime and OpenVINO on a small network."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Several threads of ONNX Runtime: the sessions of a process share one pool."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Turns of a runtime's plain and profiled runs: as many of each, and short ones several times in a turn."""
 
-from __future__ import annotations
-
 import pytest
 
 from device_agents.backends import cpu_runtime

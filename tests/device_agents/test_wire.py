@@ -1,7 +1,5 @@
 """Frames survive any splitting; anything else is a FrameError."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -9,8 +7,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents import wire
 

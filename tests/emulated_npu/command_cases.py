@@ -1,7 +1,5 @@
 """Random commands on small memories, and the pairs of them that conflict, found byte by byte."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

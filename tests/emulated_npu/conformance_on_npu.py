@@ -1,7 +1,5 @@
 """ONNX's conformance cases on the emulated NPU: what each variant comes to, and why some are refused."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Programs of several cores that exchange messages, and an exact machine in fractions to compare their times with."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

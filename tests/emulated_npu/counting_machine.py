@@ -1,7 +1,5 @@
 """A functional machine that counts what it executes, for comparison with the counts of reports."""
 
-from __future__ import annotations
-
 from device_agents.emulated_npu.execution.functional import FunctionalMachine
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.timing.cost.command_cost import macs

@@ -1,7 +1,5 @@
 """FSRCNN, the network of the halo anchor, at any size, and the totals of its runs."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections import Counter

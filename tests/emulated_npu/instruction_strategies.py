@@ -1,7 +1,5 @@
 """Random valid instructions and settings, for the tests of the codec, the assembler and program files."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.isa.instructions import (

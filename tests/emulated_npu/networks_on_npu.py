@@ -1,7 +1,5 @@
 """Built-in and random networks, compiled and run on the emulated NPU beside ONNX Runtime."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

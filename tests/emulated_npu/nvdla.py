@@ -1,7 +1,5 @@
 """ResNet-50 as in NVDLA's performance sheet, and its frames per second on machines configured alike."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolutions compiled by DFT of odd blocks, beside ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

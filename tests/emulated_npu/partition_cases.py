@@ -1,7 +1,5 @@
 """Small and random networks for the tests of the partition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Quantised networks for tests, built by hand and by ONNX Runtime's quantiser, and their results by ONNX Runtime."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random networks on small feature maps, and random machines and options to compile them for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 It shares nothing with the functional machine, and checks that importing and folding keep the values of a network.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

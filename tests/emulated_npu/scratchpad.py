@@ -1,7 +1,5 @@
 """Places arrays in the memories of a functional machine and runs single commands on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

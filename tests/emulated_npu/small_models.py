@@ -1,7 +1,5 @@
 """Small ONNX models for tests, and their results by ONNX Runtime and by the graph of hardware layers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

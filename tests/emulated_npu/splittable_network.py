@@ -1,7 +1,5 @@
 """A small network whose layers can be split over cores in different ways."""
 
-from __future__ import annotations
-
 from small_models import imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph

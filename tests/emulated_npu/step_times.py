@@ -1,7 +1,5 @@
 """The times of every step in a stream of inputs, as `Schedule` has them for a single run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Assignments of networks to core groups, and their results compared with one core."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,15 +1,12 @@
 """The host beside the NPU: the latency of an inference without noise, and the effect of each kind of noise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, Noise

@@ -1,7 +1,5 @@
 """Machine descriptions: reading, error messages, and the presets."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -10,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import (

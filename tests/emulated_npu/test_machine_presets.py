@@ -1,7 +1,5 @@
 """The presets: valid, with sources, and as the published figures say."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Machines, commands and step lists for the tests of time, and a tick-by-tick machine to compare with."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Known layers in unknown neighbourhoods, on a device that chains layers on chip."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

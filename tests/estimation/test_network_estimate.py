@@ -1,7 +1,5 @@
 """Estimates of whole networks from a table, with intervals and coverage."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Estimates of networks whose layers were never measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

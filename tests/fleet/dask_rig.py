@@ -1,7 +1,5 @@
 """A Dask scheduler and workers as separate processes on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The engine dask: a real scheduler, two real workers, and jobs during which any of them ends."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

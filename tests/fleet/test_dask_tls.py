@@ -1,7 +1,5 @@
 """The engine dask over TLS: a real scheduler and worker with certificates of the lab's own authority."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

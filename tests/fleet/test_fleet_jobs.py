@@ -1,7 +1,5 @@
 """Several devices side by side: one request per board, golden probes, quarantine, retries."""
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics
@@ -11,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nullbench import Bench, StopAfter
 from processes import workers
 

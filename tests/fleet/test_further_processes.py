@@ -1,7 +1,5 @@
 """The spread of the reference probe between processes, and its part in verdicts, tables and estimates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

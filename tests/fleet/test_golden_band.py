@@ -1,7 +1,5 @@
 """The band of the golden probe while few sessions have determined it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

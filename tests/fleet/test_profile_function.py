@@ -1,7 +1,5 @@
 """`harness.profile`: the same checks as on the command line, and every form of network."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from pathlib import Path

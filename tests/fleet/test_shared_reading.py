@@ -1,7 +1,5 @@
 """What requests share: their devices come from one reading of the inventory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a worker reports about a job is checked before it is used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drift that all samples of a calibration share: removed where it is visible, in the intervals where it is not."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,15 +1,12 @@
 """Latencies of chains from windows, and shares of their layers, which keep sums and their variances."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies
 from harness.latency.chain_shares import shares

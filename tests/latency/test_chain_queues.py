@@ -1,7 +1,5 @@
 """The part of a chain that each layer takes, on a campaign of chains with known queues."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

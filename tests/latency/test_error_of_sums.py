@@ -1,7 +1,5 @@
 """The variance of sums of layers: layers of one campaign share the fitted overhead and some of their probes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The slope over copies of a layer, and the flags of layers whose estimators disagree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency, slope

@@ -1,10 +1,7 @@
 """The inverse by groups: that of the dense matrix, for any division into groups and common unknowns."""
 
-from __future__ import annotations
-
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.sparse import csc_array, csr_array
 
 from harness.array_types import Floats, Ints

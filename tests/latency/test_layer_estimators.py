@@ -1,7 +1,5 @@
 """Layer latencies compared with the truth of a null device, and properties that hold for any data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -9,8 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nullbench import Bench
 
 from harness.errors import MeasurementError

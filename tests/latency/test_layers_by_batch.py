@@ -1,11 +1,8 @@
 """Layers of several networks: each batch has caches of its own, and differences are taken within it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_estimators_disagree import (
     LAYER,
     LAYER_S,

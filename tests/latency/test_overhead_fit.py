@@ -1,15 +1,12 @@
 """The overhead regression: coefficients, intervals, and refusal of designs that do not separate them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of

@@ -1,13 +1,10 @@
 """The literal regression of S1.4: three coefficients by least squares, and nothing else."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import LinearRegression
 
 from harness.errors import IllConditionedDesign

@@ -1,11 +1,8 @@
 """The sparse system: exact values, bounds, intervals, robustness, and refusal of ambiguous designs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.optimize import nnls
 
 from harness.errors import IllConditionedDesign

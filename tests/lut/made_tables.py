@@ -1,7 +1,5 @@
 """Entries and unpublished tables with plain values."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

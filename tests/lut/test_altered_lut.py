@@ -1,7 +1,5 @@
 """Tables that were changed, cut short or forged are refused, and tables of other versions are named."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,15 +1,12 @@
 """Correlations of a table's entries in their file: packed ones are read back, anything else is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 import zlib
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.lut.error_correlations import check, pack, unpack, variance
 

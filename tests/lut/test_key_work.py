@@ -1,7 +1,5 @@
 """The work of layers from their keys: products that have no class of their own, and types of the tensors."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.lut.layer_work import KeyWork, work_of

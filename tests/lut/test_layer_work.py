@@ -1,7 +1,5 @@
 """The work of layers and what bounds them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Building a table from the journal: which campaigns are merged, and which never."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sqlite3

@@ -1,7 +1,5 @@
 """Comparison of tables, and export of their entries."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import importlib.util
@@ -11,8 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from made_tables import entry, table
 
 from harness.errors import ConfigurationError, UsageError

@@ -1,15 +1,12 @@
 """docs/lut_format.md describes the files as they are."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path
 
 import pandas
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from made_tables import entry, table
 
 from harness.lut.chain_rows import ChainRow

@@ -1,7 +1,5 @@
 """Tables on disk: immutable, complete or absent, and refused after any change."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -17,8 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from made_tables import entry, table
 
 from harness.cli.app import main

@@ -1,15 +1,12 @@
 """Values for unknown neighbourhoods come from known ones of the same class, with their spread as the error."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from made_tables import entry, table
 
 from harness.errors import LutCorrupt

@@ -1,7 +1,5 @@
 """The table that the package holds of npu01: current, intact, and used where a workspace has none of its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

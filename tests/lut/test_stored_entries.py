@@ -1,15 +1,12 @@
 """Entries of large tables, parsed where they are looked up, are those of the whole parser."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nullbench import Bench
 
 from harness import cache

@@ -1,7 +1,5 @@
 """The predictor that is trained on a table's entries."""
 
-from __future__ import annotations
-
 import functools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The samples behind a table's overhead, read back from the journal."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

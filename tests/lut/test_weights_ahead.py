@@ -1,7 +1,5 @@
 """The weights that a device loads ahead, and the error of sums, found from the chains of a table."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Campaigns of a device that changed its speed meanwhile: they are kept, and no table uses them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from nullbench import DEVICE, Bench

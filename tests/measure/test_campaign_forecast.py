@@ -1,7 +1,5 @@
 """The share of a campaign that is done, from what its batches have taken to load and to visit so far."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from unittest.mock import Mock

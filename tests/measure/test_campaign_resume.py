@@ -1,7 +1,5 @@
 """Campaigns on a null device: interrupted, resumed, bounded, never mixed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sqlite3

@@ -1,7 +1,5 @@
 """Campaigns of devices with several threads wait while the cores do not share a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,13 +1,10 @@
 """The test for fusion on simulated measurements: few false answers, and clear ones where an operator disappears."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.measure.fusion.probed_fusion import APART
 from harness.measure.fusion.significance import ShapeSaving, fit_verdict, holm, shape_saving

@@ -1,7 +1,5 @@
 """Networks are lengthened by interruptions that most short runs do not meet, within the error that is stated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

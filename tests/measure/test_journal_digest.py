@@ -1,7 +1,5 @@
 """A journal that was altered on disk is noticed, whatever was altered; what harness writes itself is intact."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Each state in which a journal cannot be used has an error of its own, whose advice cannot lose samples."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Probes that stay loaded from pass to pass of a campaign, where the device has room for them."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """The verdict on the machine: from recorded states, drift and spread between processes, and under real load."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import statistics
@@ -12,8 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.fingerprint import hardware, processor_times, state
 from harness.measure.noise.machine_noise import (

@@ -1,7 +1,5 @@
 """Merging campaigns from other hosts' journals: every slot once, and nothing but samples."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -15,8 +13,7 @@ from typing import Any
 
 import pytest
 from altered_journals import cover
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.errors import JournalError
 from harness.measure.journal.journal import Journal

@@ -1,7 +1,5 @@
 """Rounds of a pool: short ones are requested together behind an untimed round, long ones one by one."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,15 +1,12 @@
 """Runs in slow phases of a machine are found by the runs around them, and left out."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, at_typical_speed, by_probe, phases_of
 from harness.samples import ProbeSample, Sample

@@ -1,7 +1,5 @@
 """The order of visits and the stop rule."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -11,8 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.device.variant import Variant
 from harness.errors import UsageError

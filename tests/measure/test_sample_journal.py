@@ -1,7 +1,5 @@
 """The journal: a sample is committed as a whole or not at all, whatever ends the writer."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

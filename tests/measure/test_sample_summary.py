@@ -1,14 +1,11 @@
 """Summaries of samples: robust, with the number of samples they use."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.measure.summary import summarise
 from harness.samples import Sample

@@ -1,7 +1,5 @@
 """Sessions on shared devices: each keeps its campaigns to itself as long as its process lives."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The time left of a command, on made runs, and on runs that were recorded from real commands."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Untimed runs of warm visits: how many there are, and that their time counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

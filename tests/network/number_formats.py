@@ -1,7 +1,5 @@
 """Two small networks in the number formats that people export: half precision, QDQ, QOperator and dynamic."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small ONNX models for the tests of this folder, and functions that run them on ONNX Runtime."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks as they are sent to a device, and the graphs that a device reports for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

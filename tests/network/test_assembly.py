@@ -1,7 +1,5 @@
 """Assembled networks have the structure of the file, and its values if all weights are sent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The built-in networks, cut into layers by default rules and by the fusion that ONNX Runtime reports."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from pathlib import Path

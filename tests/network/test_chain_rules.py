@@ -1,11 +1,8 @@
 """Rules for chains reproduce the networks that they were counted from, and follow sizes where layers are unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.network.chain_rules import ChainRules, OrderedLayer
 

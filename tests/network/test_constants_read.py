@@ -1,7 +1,5 @@
 """How many bytes of its constants a network reads."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import NodeProto, TensorProto
 from onnx_models import model_of, node, prepared

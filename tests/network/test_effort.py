@@ -1,13 +1,10 @@
 """The multiply-adds of nodes, and about how long they let a model take to compile or to run."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import helper
 from onnx_models import model_of, network_of, node, run_plain
 

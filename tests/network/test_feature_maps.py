@@ -1,7 +1,5 @@
 """Which tensors of a network are feature maps, and how the contexts of layers name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

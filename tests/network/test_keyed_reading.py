@@ -1,7 +1,5 @@
 """Networks as keys of layers: from the cache exactly what reading the file gives."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

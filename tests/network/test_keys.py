@@ -1,7 +1,5 @@
 """Layer keys are equal for the same work on a device, different for other work, and contain no names."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
@@ -11,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, WEIGHT, model_of, network_of, prepared, random_dags
 

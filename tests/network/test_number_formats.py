@@ -1,7 +1,5 @@
 """Networks in half precision and on integers: what is sent is what the file is, and layers are what is executed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

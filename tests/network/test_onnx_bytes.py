@@ -1,12 +1,9 @@
 """The device's own ONNX reader and writer agree with the onnx package."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import prepared, random_dags
 

@@ -1,7 +1,5 @@
 """Nodes whose operands do not fit each other are refused by name, as ONNX Runtime refuses to run them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights of four bits: two in a byte, generated on the device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper

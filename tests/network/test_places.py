@@ -1,13 +1,10 @@
 """The place of a layer is its context and a digest that depends only on its neighbours."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.key import LayerKey

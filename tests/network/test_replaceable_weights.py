@@ -1,7 +1,5 @@
 """Weights that are inputs of a file as well: a runtime may be given others, so it does not treat them as constants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

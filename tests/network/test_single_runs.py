@@ -1,7 +1,5 @@
 """Nodes of constants are computed on the host: nodes that differ in names and sizes alone share a session."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The zoo builds networks that are valid, runnable, and of the published size."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import math

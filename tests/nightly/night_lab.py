@@ -1,7 +1,5 @@
 """A lab of null devices with a plan, and engines that measure nothing or stop in between."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

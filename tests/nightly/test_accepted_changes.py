@@ -1,7 +1,5 @@
 """Changes that a person accepts: no regression any more, but a further change is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparison of a night's watch: which changes are fresh, which sets cannot be compared, and the subjects' names."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -9,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from made_nights import MadeDevice
 from night_lab import Lab, PretendEngine
 

@@ -1,7 +1,5 @@
 """What a night measures, defers, repeats and skips, with engines that measure nothing."""
 
-from __future__ import annotations
-
 import math
 import threading
 from dataclasses import replace

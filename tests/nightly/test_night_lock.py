@@ -1,7 +1,5 @@
 """The lock that keeps two nightlies apart, tested with real processes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,12 +1,9 @@
 """The order of jobs and what fits into a budget: pure functions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.nightly.due_jobs import Staleness, by_staleness, within_budget
 

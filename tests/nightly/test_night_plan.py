@@ -1,13 +1,10 @@
 """nightly.toml: the meaning of its keys, and the errors for invalid plans."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from night_lab import Lab
 
 from harness.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """What nights store, and what later versions and scripts read of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole nights on null devices: jobs are measured once, complete tables published, and results reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Units and crontab lines: systemd and a shell run exactly the intended command."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -10,8 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.errors import ConfigurationError, UsageError
 from harness.nightly.night_plan import NightPlan

@@ -1,13 +1,10 @@
 """Activations that a user gives as tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 
 from harness.errors import HarnessError, InputError, UsageError

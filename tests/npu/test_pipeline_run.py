@@ -1,14 +1,11 @@
 """Pipelines of any network: larger than a chip, on unequal groups, on as many groups as are fastest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options

@@ -1,15 +1,12 @@
 """The study of splits: predicted times beside those of programs that run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from networks_on_npu import builtin_model
 from scipy.stats import kendalltau
 from small_models import model, node, values

@@ -1,15 +1,12 @@
 """Sweeps over machines: values from text, machines with changed parameters, and the knee of a curve."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
 from device_agents.emulated_npu.machine import area_mm2, load_preset, parse_machine, preset_names, preset_text

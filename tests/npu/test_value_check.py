@@ -1,7 +1,5 @@
 """The comparison of the emulator's values with ONNX Runtime's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Features of convolutions from their sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

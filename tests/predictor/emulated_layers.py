@@ -1,7 +1,5 @@
 """Layers of a space timed alone by the emulator of npu01: the truth, without a host, overhead or noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from device_agents.emulated_npu.compiler.stages import compile_model

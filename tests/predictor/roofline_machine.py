@@ -5,8 +5,6 @@ compute = work in whole vectors of channels / (peak * efficiency of the operator
 traffic = bytes in cache / fast + bytes beyond it / slow
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 

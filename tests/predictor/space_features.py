@@ -1,7 +1,5 @@
 """Features of layers of a space, as the default rules cut their networks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES

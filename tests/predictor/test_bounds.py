@@ -1,14 +1,11 @@
 """The limits that no prediction leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiled_machine
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.predictor.bounds import Bounds, bounds_of
 from harness.predictor.features.layer_arrays import layer_arrays

@@ -1,7 +1,5 @@
 """Predictions for random layers of all known operators, against two devices whose truth is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import emulated_layers

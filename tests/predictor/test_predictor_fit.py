@@ -1,7 +1,5 @@
 """Training and prediction on measured convolutions and on a synthetic machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 
@@ -9,8 +7,7 @@ import numpy as np
 import pytest
 import tiled_machine
 import v100_convolutions
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import binomtest
 
 from harness.errors import LutCorrupt, UsageError

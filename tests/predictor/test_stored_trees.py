@@ -1,13 +1,10 @@
 """Trees predict the same when they are stored as they did when they were grown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 from threadpoolctl import threadpool_limits

@@ -1,7 +1,5 @@
 """A synthetic device with known latency: whole tiles on a few units, one memory, a launch."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

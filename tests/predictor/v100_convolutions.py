@@ -1,7 +1,5 @@
 """The measured convolutions of data/v100_conv_fp16.txt.xz."""
 
-from __future__ import annotations
-
 import lzma
 from dataclasses import replace
 from functools import cache

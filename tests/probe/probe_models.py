@@ -1,7 +1,5 @@
 """Networks, plans and runs of probes for the tests of this folder."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,14 +1,11 @@
 """Auxiliary layers and producers on tensors of every rank, type and opset."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from load_requests import request_of
 from onnx import TensorProto, helper, numpy_helper
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime

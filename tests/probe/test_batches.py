@@ -1,13 +1,10 @@
 """Batches visit every probe, keep compared probes together, and have about the footprint of their network."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.network.assemble import ArraySpec, AssembledModel, EmittedNames
 from harness.probe.batches import (

@@ -1,7 +1,5 @@
 """The calibration probes have sizes that vary independently, so that a, b and c can be separated (S1.4)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime

@@ -1,7 +1,5 @@
 """Windows of chains on the emulated NPU have the network's borders, and their sum is the network's latency."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

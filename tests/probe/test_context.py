@@ -1,7 +1,5 @@
 """ONNX Runtime executes a layer in its context probe as in its network."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

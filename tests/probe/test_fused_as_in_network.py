@@ -1,7 +1,5 @@
 """On a real runtime, the layer of a context probe is fused, separate from producer and auxiliary layer."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

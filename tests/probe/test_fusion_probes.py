@@ -1,7 +1,5 @@
 """Pair probes: candidates, shapes, and models in which everything but the operators cancels."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from dataclasses import replace

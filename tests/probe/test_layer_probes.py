@@ -1,7 +1,5 @@
 """Probes of layers are valid, have the layer and one edge to the auxiliary layer, and have the right sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

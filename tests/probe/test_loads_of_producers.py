@@ -1,7 +1,5 @@
 """On a device with a memory of its own, what producers load does not hide a layer."""
 
-from __future__ import annotations
-
 import pytest
 
 from device_agents.emulated_npu.compiler.stages import compile_model

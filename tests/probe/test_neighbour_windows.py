@@ -1,14 +1,11 @@
 """Windows of neighbours: how they tile a network, and what their probes hold."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import ModelProto, helper
 from probe_models import run_on_onnxruntime
 

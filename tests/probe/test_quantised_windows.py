@@ -1,7 +1,5 @@
 """On ONNX Runtime, windows of a quantised network keep the layout that it has there."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

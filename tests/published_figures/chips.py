@@ -3,8 +3,6 @@
 `chips.toml` holds each figure with its source and, where ours differs by more than `EXPLAINED`, the cause.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field

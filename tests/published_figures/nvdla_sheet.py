@@ -1,7 +1,5 @@
 """The cost sheet published with the NVDLA hardware, in exact integers and fractions, rounded where the sheet rounds."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The TOML files of this folder hold every figure with its source, configuration and tolerance.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass

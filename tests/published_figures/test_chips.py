@@ -1,7 +1,5 @@
 """Published times of chips: every figure has its machine and source, and every large difference its cause."""
 
-from __future__ import annotations
-
 import pytest
 from published_figures.chips import EXPLAINED, ChipFigure, chip_figures
 

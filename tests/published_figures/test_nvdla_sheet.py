@@ -1,13 +1,10 @@
 """NVDLA's cost sheet: its sums, its printed digits, and every intermediate column."""
 
-from __future__ import annotations
-
 import csv
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from published_figures.nvdla_sheet import (
     SheetMachine,
     layer_cycles,

@@ -1,7 +1,5 @@
 """Closed forms reproduce the figures that their authors published."""
 
-from __future__ import annotations
-
 import pytest
 from published_figures.published import Comparison, comparisons
 

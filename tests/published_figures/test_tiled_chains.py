@@ -1,9 +1,6 @@
 """Multiply-adds and external elements of tiled chains, against counting tile by tile."""
 
-from __future__ import annotations
-
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from published_figures.published import fsrcnn_layers, read_anchor
 from published_figures.tiled_chains import ValidConvolution, chained_elements, halo_macs, layer_by_layer_elements
 

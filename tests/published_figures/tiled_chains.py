@@ -1,7 +1,5 @@
 """Multiply-adds and external elements of chained layers cut into tiles, as DeFiNES counts them (HPCA 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Hand-made tables, estimates and validations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

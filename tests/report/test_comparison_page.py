@@ -1,7 +1,5 @@
 """Two tables side by side in a browser."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The HTML report: correct figures, nothing loaded, no foreign script run, never half written."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

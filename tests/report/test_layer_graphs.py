@@ -1,9 +1,6 @@
 """Blocks of layers by their names, and the layout of their graph."""
 
-from __future__ import annotations
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed

@@ -1,7 +1,5 @@
 """Line plots: what a figure contains, and that its page loads nothing and interprets no name."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

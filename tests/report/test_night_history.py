@@ -1,7 +1,5 @@
 """The page of all nights in a browser: it loads nothing, names are text, tables sort, and steps are marked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

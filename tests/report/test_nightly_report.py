@@ -1,14 +1,11 @@
 """A night's report as Markdown and as JUnit XML: its content, and that text of devices cannot do harm."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.errors import DeviceUnreachable
 from harness.fleet.profile_outcome import Failure

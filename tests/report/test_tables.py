@@ -1,7 +1,5 @@
 """Tables in a browser: sorted, filtered, shown as a whole, and printed."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

@@ -1,7 +1,5 @@
 """Numbers and names formatted for readers."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.report.page_values import Unit, display, duration, percent, signed_percent, significant, unit_for

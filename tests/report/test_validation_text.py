@@ -1,7 +1,5 @@
 """The text of `harness validate`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Banned calls: each fails the lint, and the program has none, not even with a note that permits it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

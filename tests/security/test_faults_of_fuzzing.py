@@ -1,7 +1,5 @@
 """Faults that fuzzing found: inputs that once ended in a traceback, or were read as something else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The readers of foreign input, under the same mutations as `make fuzz`: documented errors, in time and memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -12,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzz_inputs import is_accepted, read_in_bounds
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fuzz import devices, frames, tables
 from fuzz.figures import Figures, read_figures, table

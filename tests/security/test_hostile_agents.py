@@ -1,7 +1,5 @@
 """Agents that attack the host at each step of a session: errors of the device, or harmless, never faults of harness."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """ONNX files that the ONNX checker accepts and that no runtime could run: one sentence, and no number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs between the host and a device that flood, stall or drip: adb, what it runs, and key agents."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Samples of a hostile device: those of a run that its end record does not confirm never count as data."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """SSH servers that attack the host: every read and write ends, takes little memory, and is an error of the device."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Tables that are consistent, small and hostile: they end in an error, within bounds of memory."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

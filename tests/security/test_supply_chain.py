@@ -1,7 +1,5 @@
 """What is installed: pinned versions with hashes, checked by pip, and the bill of materials."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

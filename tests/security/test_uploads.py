@@ -1,7 +1,5 @@
 """Uploads of the agent: complete under its own name, or not there."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """A hostile device behind a real sshd: what it says stays data."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The worker process on a device: its private folder and its limits."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource

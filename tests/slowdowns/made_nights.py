@@ -1,7 +1,5 @@
 """Nights made by a formula: layers, null probes and a network on a device with a drifting host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,10 +1,7 @@
 """Levels of nights: one level without changes, divided where a change happened."""
 
-from __future__ import annotations
-
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.slowdowns.detection_power import runs_needed, smallest_change_s
 from harness.slowdowns.verdicts import levels

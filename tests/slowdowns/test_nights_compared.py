@@ -1,7 +1,5 @@
 """Findings of night comparisons: slower layers and devices, steps, slow nights, and no false alarms."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

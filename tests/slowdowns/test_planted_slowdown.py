@@ -1,7 +1,5 @@
 """The slow-down that tests plant into the emulated NPU, and the in-process session that runs it."""
 
-from __future__ import annotations
-
 import pytest
 from in_process import InProcessSession
 from nullbench import build_network

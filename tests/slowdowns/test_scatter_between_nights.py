@@ -1,11 +1,8 @@
 """Scatter between nights without changes: estimated from the probes, with a prior for when they are few."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import t as student
 
 from harness.slowdowns.night_tracks import Deviations, Prior, scatter_of

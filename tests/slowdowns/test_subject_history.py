@@ -1,7 +1,5 @@
 """Histories of subjects over nights, and nights with invented slow-downs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Watch campaigns on the in-process emulated NPU: planned, run, read and compared as on a real device."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A synthetic device whose latency rises in steps of 32 output channels, and a space of convolutions for it."""
 
-from __future__ import annotations
-
 import math
 
 from space_features import parts_of

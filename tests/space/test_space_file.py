@@ -1,12 +1,9 @@
 """Space files: their content, and the errors for invalid ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.errors import ConfigurationError
 from harness.settings import BUILTIN_SPACES

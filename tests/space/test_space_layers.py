@@ -1,7 +1,5 @@
 """Layers of a space as networks: the same keys as in real networks, the same sizes as in the features."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

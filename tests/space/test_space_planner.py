@@ -1,7 +1,5 @@
 """Rounds: their content and their end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

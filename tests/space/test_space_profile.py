@@ -1,7 +1,5 @@
 """A space measured on a device: campaigns in the journal, resumed without measuring twice."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real agent process whose frames a test alters, drops or replaces before the host reads them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -5,8 +5,6 @@ RAW see the bare connection; those of SETUP an encrypted one; those of AGENT the
 of SFTP a channel with that subsystem.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

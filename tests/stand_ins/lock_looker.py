@@ -1,7 +1,5 @@
 """A process that looks at a lock for long, on a clock of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

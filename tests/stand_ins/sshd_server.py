@@ -1,7 +1,5 @@
 """A real sshd on loopback, with keys, known_hosts and a home folder of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

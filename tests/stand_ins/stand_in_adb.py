@@ -4,8 +4,6 @@
 `features`. Exit codes and messages are those of adb 34. Without -T, standard output passes a terminal as on a device.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ The latency is `c + a * input + b * output + w * weights`, in seconds and bytes,
 elements alone; a file whose weights are missing is refused. What few calls need is imported there: a call is short.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

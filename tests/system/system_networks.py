@@ -1,7 +1,5 @@
 """Networks for the tests of the command line, small and written by onnx.helper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

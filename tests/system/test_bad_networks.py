@@ -1,7 +1,5 @@
 """Unreadable and hostile ONNX files: one clear error, the right exit code, journal and tables as they were."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong devices and their settings: one error that names the key, and nothing is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables that were edited, damaged, forged or made for another device, and layers that no table holds."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import hashlib

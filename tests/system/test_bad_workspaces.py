@@ -1,7 +1,5 @@
 """Workspaces and streams that cannot be used: one error, and files as they were."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What scripts of other people rely on: JSON fields, exit codes, help, streams, and where files are written."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

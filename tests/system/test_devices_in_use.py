@@ -1,7 +1,5 @@
 """Devices that several commands want at once: emulated ones are shared, real ones are waited for."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

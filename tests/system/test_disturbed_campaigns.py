@@ -1,7 +1,5 @@
 """Campaigns that are disturbed: busy devices, dead agents, interrupts and kills; the same command resumes them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """External data of networks: contained in the folder of the model, and bounded by its file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

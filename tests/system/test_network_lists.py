@@ -1,7 +1,5 @@
 """Lists of networks of which some are refused: the others complete, and every refusal names its file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hostile names of networks, nodes and files: they reach no terminal, sheet or page raw."""
 
-from __future__ import annotations
-
 import csv
 import html.parser
 import os

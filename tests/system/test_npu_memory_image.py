@@ -1,7 +1,5 @@
 """Program files with a memory image compute values: those of their network, and others after the program was edited."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`harness npu run` with a network's own weights, inputs from files, and outputs written to files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Unusual valid networks: they go through the main job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arguments of the exported functions: wrong ones are one error, and numbers of numpy are numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

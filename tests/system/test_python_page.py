@@ -1,7 +1,5 @@
 """The pages about Python: examples and notebook run, and the reference documents exactly what the package exports."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

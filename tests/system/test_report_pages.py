@@ -1,7 +1,5 @@
 """Pages of commands: `harness report` from what a workspace holds, and `--html` wherever a command has a page."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

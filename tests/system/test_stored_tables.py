@@ -1,7 +1,5 @@
 """`harness lut list`, `lut prune` and `compare`, and the default device of a workspace."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/tutorial.md: its commands run as they stand, against a real sshd, and print what the page shows."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

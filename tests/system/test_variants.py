@@ -1,7 +1,5 @@
 """`--batch` and `--threads`: campaigns and tables of their own, which others never mix with."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

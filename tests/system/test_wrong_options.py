@@ -1,7 +1,5 @@
 """Wrong options and commands, and results that cannot be written: a usage error, and nothing is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of latencies and mappings for the tests of imports."""
 
-from __future__ import annotations
-
 import csv
 import json
 import lzma

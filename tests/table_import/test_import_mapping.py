@@ -1,14 +1,11 @@
 """Mapping files: every mistake is found before a row is read, and names its key."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from import_files import CONVOLUTION, HEADER, MAPPING, ROW, toml, write_mapping
 
 from harness.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """A row becomes the entry that `estimate` looks for: its key is the one that the layer has in a network."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import Harness
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from import_files import CONVOLUTION, row, run_import
 from onnx import helper, numpy_helper
 

@@ -1,7 +1,5 @@
 """Rows of a file: what cannot be used is refused with its line, and nothing in a cell does more than be data."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path
@@ -9,8 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Harness
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from import_files import HEADER, MAPPING, row, run_import, write_mapping, write_rows
 
 from harness.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """Imported tables among measured ones, in every command; the examples of docs/import.md; convolutions of a V100."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

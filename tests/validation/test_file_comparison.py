@@ -1,7 +1,5 @@
 """A difference between a file and what is sent for it is reported if two processes show it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Sequence

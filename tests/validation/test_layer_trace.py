@@ -1,7 +1,5 @@
 """Traces of a network on several devices, in the Trace Event Format."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

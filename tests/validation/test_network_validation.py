@@ -1,7 +1,5 @@
 """Validation of estimates on whole networks, on a device with known true times."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import threading

@@ -1,13 +1,10 @@
 """Comparison of a table with the truth: the layers compared, and the summary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nullbench import build_network
 
 from device_agents.messages import TrueLayer, TrueOverhead, Truth

@@ -1,14 +1,11 @@
 """The rule that ends the measurement of a network when its comparison is decided."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.measure.noise.machine_noise import between_processes
 from harness.validation.stopping_rule import CONFIDENCE, FEWEST_PROCESSES, StoppingRule

@@ -1,7 +1,5 @@
 """Virtual environments for other tools."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ package holds no predictors, and fetches those it has from the network, so its m
 Both predictors learn from the same entries, without those of the network that they predict.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Arm's compiler Vela beside the emulated Ethos-U55 on the same topologies: a part of docs/performance.md."""
 
-from __future__ import annotations
-
 import csv
 import math
 import statistics

@@ -1,7 +1,5 @@
 """ZigZag's search for mappings beside our compiler, on one network and like machines: a part of docs/performance.md."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

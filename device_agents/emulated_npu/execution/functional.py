@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution import vector_unit as vfu
-from device_agents.emulated_npu.execution import vector_windows as vfu_windows
+from device_agents.emulated_npu.execution import vector_unit as vfu, vector_windows as vfu_windows
 from device_agents.emulated_npu.execution.integer_values import evaluate as evaluate_quantised
 from device_agents.emulated_npu.execution.interleaving import Order, run_items
 from device_agents.emulated_npu.execution.matrix_unit import convolve

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from harness.cli.npu import assemble, disassemble, fit, pipeline, presets, run, split, sweep, trace
-from harness.cli.npu import compile as compile_module
+from harness.cli.npu import (
+    assemble,
+    compile as compile_module,
+    disassemble,
+    fit,
+    pipeline,
+    presets,
+    run,
+    split,
+    sweep,
+    trace,
+)
 from harness.cli.options.arguments import command_group
 
 app = command_group("Compile and run networks on the emulated NPU.")

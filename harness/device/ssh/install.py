@@ -1,27 +1,22 @@
 """Copy the agent to a device by SFTP: named by its content hash, checked, and never overwritten."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
 import posixpath
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import paramiko
 
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Adb, Device, Ssh
+from harness.device.ssh.sftp import BoundedSftp, PrintedText
 from harness.device.ssh.ssh_client import SshLink, connect, identity_key, time_limit
 from harness.device.ssh.ssh_target import resolve
 from harness.device.transport import QUIET_SHELL
 from harness.errors import DeviceUnreachable, UsageError
 from harness.text import last_part
-
-if TYPE_CHECKING:
-    import paramiko
-
-    from harness.device.ssh.sftp import BoundedSftp
 
 _CHANNEL_S = 20.0
 _PUSH_S = 120.0
@@ -63,9 +58,6 @@ def authorized_keys_line(name: str, settings: Ssh) -> str:
 
 def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
     """Send the agent unless the device has it, read it back and compare; returns whether it was sent."""
-    import paramiko
-
-    from harness.device.ssh.sftp import BoundedSftp, PrintedText
 
     transport = client.get_transport()
     try:
@@ -105,8 +97,6 @@ def _is_there(files: paramiko.SFTPClient, bundle: Bundle) -> bool:
 
 
 def _send(files: BoundedSftp, bundle: Bundle) -> None:
-    import paramiko
-
     folder = posixpath.dirname(bundle.path)
     for path in (posixpath.dirname(folder), folder):
         try:

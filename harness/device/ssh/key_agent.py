@@ -1,7 +1,5 @@
 """Keys in a key agent that the user names: one socket, and exactly one of its keys."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib
@@ -12,16 +10,15 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import paramiko
+from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentSSH
 
 from harness.device.inventory import KEY_AGENT_OF_SESSION
 from harness.device.ssh.ssh_target import SshTarget
 from harness.errors import ConfigurationError, reason_of
 from harness.files import read_file
 from harness.text import last_part
-
-if TYPE_CHECKING:
-    import paramiko
 
 _MOST_BYTES = 1 << 16
 _ANSWER_BYTES = 256 << 10
@@ -54,41 +51,40 @@ def _socket_path(target: SshTarget) -> Path:
     return Path(named)
 
 
+class _BoundedAgent(AgentSSH):  # type: ignore[misc]
+    """An agent by its socket, with bounds on its answers; paramiko's class takes that of the environment only."""
+
+    def __init__(self, stream: socket.socket, timeout_s: float) -> None:
+        super().__init__()
+        self._stream, self._timeout_s = stream, timeout_s
+        self._ends_s = 0.0
+        self._connect(stream)
+
+    def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
+        self._ends_s = time.monotonic() + self._timeout_s
+        kind, answer = super()._send_message(msg)
+        if kind == SSH2_AGENT_IDENTITIES_ANSWER and int.from_bytes(answer.asbytes()[1:5], "big") > _MOST_KEYS:
+            raise paramiko.SSHException(f"it lists more than {_MOST_KEYS} keys")
+        return kind, answer
+
+    def _read_all(self, wanted: int) -> bytes:
+        if wanted > _ANSWER_BYTES:
+            raise paramiko.SSHException(f"it announced an answer of {wanted} bytes")
+        found = b""
+        while len(found) < wanted:
+            self._stream.settimeout(max(0.001, self._ends_s - time.monotonic()))
+            data = self._stream.recv(wanted - len(found))
+            if not data:
+                raise paramiko.SSHException("it closed the connection")
+            found += data
+        return found
+
+
 def _keys(stream: socket.socket, path: Path, timeout_s: float) -> Sequence[paramiko.AgentKey]:
-    import paramiko
-    from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentSSH
-
-    class Named(AgentSSH):  # type: ignore[misc]
-        """An agent by its socket; paramiko's own class takes that of the environment only."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._ends_s = 0.0
-            self._connect(stream)
-
-        def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
-            self._ends_s = time.monotonic() + timeout_s
-            kind, answer = super()._send_message(msg)
-            if kind == SSH2_AGENT_IDENTITIES_ANSWER and int.from_bytes(answer.asbytes()[1:5], "big") > _MOST_KEYS:
-                raise paramiko.SSHException(f"it lists more than {_MOST_KEYS} keys")
-            return kind, answer
-
-        def _read_all(self, wanted: int) -> bytes:
-            if wanted > _ANSWER_BYTES:
-                raise paramiko.SSHException(f"it announced an answer of {wanted} bytes")
-            found = b""
-            while len(found) < wanted:
-                stream.settimeout(max(0.001, self._ends_s - time.monotonic()))
-                data = stream.recv(wanted - len(found))
-                if not data:
-                    raise paramiko.SSHException("it closed the connection")
-                found += data
-            return found
-
     try:
         stream.settimeout(timeout_s)
         stream.connect(str(path))
-        keys = tuple(Named().get_keys())
+        keys = tuple(_BoundedAgent(stream, timeout_s).get_keys())
         if not all(key.blob for key in keys):
             raise ValueError("its list of keys ends early")
         return keys

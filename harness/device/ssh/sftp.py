@@ -1,9 +1,7 @@
-"""paramiko's SFTP client with bounds on what a server answers. Import this module only where a connection is made.
+"""paramiko's SFTP client with bounds on what a server answers.
 
 paramiko believes the counts in an answer: one of 2^32 extended attributes would keep it busy for hours.
 """
-
-from __future__ import annotations
 
 import paramiko
 from paramiko.sftp import CMD_ATTRS, CMD_NAME

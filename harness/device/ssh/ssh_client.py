@@ -15,17 +15,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from harness.device.inventory import Ssh
 from harness.device.ssh.key_agent import agent_key
 from harness.device.ssh.ssh_target import RefuseUnknown, SshTarget, changed_key, known_keys, resolve
+from harness.device.ssh.ssh_transport import STRONG, bounded_transport
 from harness.device.transport import SEND_STALL_S
 from harness.errors import AuthenticationError, ConfigurationError, DeviceError, DeviceUnreachable
 from harness.text import last_part
-
-if TYPE_CHECKING:
-    import paramiko
 
 CHANNEL_S = 20.0
 _ATTEMPTS = 3
@@ -104,9 +104,6 @@ def identity_key(target: SshTarget) -> Iterator[paramiko.PKey]:
 
 
 def _load_key(target: SshTarget) -> paramiko.PKey:
-    import paramiko
-    from cryptography.exceptions import UnsupportedAlgorithm
-
     path = target.identity
     assert path is not None  # noqa: S101 - without a key agent there is one
     where = target.identity_from
@@ -129,9 +126,6 @@ def _load_key(target: SshTarget) -> paramiko.PKey:
 
 
 def _connect_once(target: SshTarget, via: SshLink | None, identity: paramiko.PKey) -> SshLink:
-    import paramiko
-
-    from harness.device.ssh.ssh_transport import bounded_transport
 
     settings = target.settings
     client = paramiko.SSHClient()
@@ -164,9 +158,6 @@ def _connect_once(target: SshTarget, via: SshLink | None, identity: paramiko.PKe
 
 def _connect_error(target: SshTarget, error: BaseException) -> BaseException:
     """The error for a connection that was reached and then failed."""
-    import paramiko
-
-    from harness.device.ssh.ssh_transport import STRONG
 
     # paramiko adds the cause without a space.
     text = last_part(str(error).replace(_BANNER_ERROR, f"{_BANNER_ERROR}: ").removesuffix(": "), 200)
@@ -229,8 +220,6 @@ def _reach(target: SshTarget) -> socket.socket:
 
 def _reach_through(target: SshTarget, via: SshLink) -> paramiko.Channel:
     """Return a connection that the bastion before the server makes."""
-    import paramiko
-
     address = (target.host, target.port)
     try:
         return via.get_transport().open_channel(

@@ -3,22 +3,18 @@
 Nothing in it runs: a host for which ProxyCommand or `Match exec` counts is refused, because they start a shell.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import paramiko
 
 from harness.errors import ConfigurationError, reason_of
 from harness.files import in_home, read_file
 from harness.text import last_part
-
-if TYPE_CHECKING:
-    import paramiko
 
 _MOST_BYTES = 1 << 20
 _DEEPEST = 16
@@ -49,8 +45,6 @@ class SshConfig:
 
     def __init__(self, path: Path | None) -> None:
         """Read the file; raises ConfigurationError if it cannot be used."""
-        import paramiko
-
         self.path = path
         self._config = paramiko.SSHConfig()
         if path is None or not path.exists():
@@ -62,8 +56,6 @@ class SshConfig:
 
     def lookup(self, alias: str) -> HostSettings:
         """Return the settings for a host; raises ConfigurationError if one of them is wrong."""
-        import paramiko
-
         if self.path is None:
             return HostSettings(alias)
         try:

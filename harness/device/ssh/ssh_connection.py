@@ -1,12 +1,11 @@
 """The agent on another machine, over SSH."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import paramiko
 
 from harness.device.bundle import build_bundle
 from harness.device.inventory import Ssh
@@ -15,9 +14,6 @@ from harness.device.ssh.ssh_client import CHANNEL_S, SshLink, connect, time_limi
 from harness.device.transport import CLOSE_S, SEND_STALL_S, ErrorOutput, SendDeadline
 from harness.errors import DeviceUnreachable
 from harness.text import last_part
-
-if TYPE_CHECKING:
-    import paramiko
 
 # With a forced command the device ignores this text; without one the shell reports that no such program exists.
 FORCED_COMMAND = "harness-agent"
@@ -103,8 +99,6 @@ class SshConnection:
 @contextlib.contextmanager
 def _as_os_error() -> Iterator[None]:
     """Turn paramiko's own errors, for example of a new key exchange that does not end, into OSError."""
-    import paramiko
-
     try:
         yield
     except paramiko.SSHException as error:
@@ -127,8 +121,6 @@ def start_over_ssh(name: str, settings: Ssh) -> SshConnection:
 
 
 def _execute(name: str, client: SshLink, command: str) -> paramiko.Channel:
-    import paramiko
-
     transport = client.get_transport()
     try:
         with time_limit(client, CHANNEL_S):

@@ -10,14 +10,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import paramiko
 
 from harness.device.inventory import Ssh
 from harness.device.ssh.ssh_config import HostSettings, SshConfig
 from harness.errors import ConfigurationError, HostKeyError
-
-if TYPE_CHECKING:
-    import paramiko
 
 DEFAULT_PORT = 22
 _MOST_HOPS = 8
@@ -152,8 +151,6 @@ def _refuse_command(name: str, alias: str, settings: HostSettings, config: SshCo
 
 def known_keys(settings: Ssh) -> paramiko.HostKeys:
     """Return the keys in the device's known_hosts file; none if the file is missing."""
-    import paramiko
-
     keys = paramiko.HostKeys()
     try:
         keys.load(str(settings.known_hosts))

@@ -1,10 +1,8 @@
 """paramiko's transport with bounds: what a server may send, and how long a write may take.
 
 paramiko itself reads a banner line or a packet of any length, keeps all that a server sends beyond the window of a
-channel, and writes without a deadline. Import this module only where a connection is made: paramiko loads slowly.
+channel, and writes without a deadline.
 """
-
-from __future__ import annotations
 
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """Requirements of a Dask scheduler: the extra, equal versions, names of resources, TLS files."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

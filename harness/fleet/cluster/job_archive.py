@@ -1,7 +1,5 @@
 """A named request packed for a worker on another host, and its outcome on the way back: JSON, and files as bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

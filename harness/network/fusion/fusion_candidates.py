@@ -1,7 +1,5 @@
 """Neighbouring groups of operators that a device might fuse, and the shapes in which to probe them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ Conversions of other integers than bytes, or of what a product with other weight
 those behind operators that only move elements have whether the scale changes.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

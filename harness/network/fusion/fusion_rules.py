@@ -10,22 +10,18 @@ Before it fuses, a runtime may rewrite a network. Rules with the names in `REWRI
 leaves out Transposes which cancel each other, `UNSIGNED_PAIRS` that it makes signed pairs unsigned.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from harness.network.fusion.fusion_patterns import PatternNode, parse_pattern
 from harness.network.fusion.moved_transposes import with_moved_transposes
 from harness.network.key import attributes
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.operator_kinds import ACTIVATIONS
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _SHIFT = 128
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from harness.network.network import Constant, Network, Node, TensorType, resolved
 
 if TYPE_CHECKING:
@@ -191,8 +193,6 @@ def _reduced(network: Network, node: Node, back: Permutation) -> _Rewrite | None
 
 
 def _integers(values: Sequence[int]) -> Constant:
-    import numpy as np
-
     array = np.array(values, np.int64)
     return Constant(TensorType("int64", array.shape), array)
 

@@ -1,7 +1,5 @@
 """Rules of fusion from the groups that a device reports for networks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Where the rules of a device match in a network: the groups of nodes that it executes as one."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

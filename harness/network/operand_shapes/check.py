@@ -1,10 +1,8 @@
 """The rules of each operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from harness.array_types import Array
 from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
 from harness.network.operand_shapes import places, products
@@ -12,15 +10,12 @@ from harness.network.operand_shapes.node_operands import (
     NodeOperands,
     Rule,
     any_operator,
-    at_least,
     axis_of_input,
     lists,
+    positive,
     singles,
 )
 from harness.network.operator_kinds import GATES
-
-if TYPE_CHECKING:
-    from harness.network.operand_shapes.node_operands import Array
 
 
 def check_operands(node: Node, types: Iterable[TensorType | None], values: Mapping[int, Array], opset: int) -> None:
@@ -42,7 +37,7 @@ def _reasons(operands: NodeOperands) -> Iterator[str]:
         yield from rule(operands)
 
 
-_GROUPS = at_least(1, "group", "groups", "num_groups", "offset_group")
+_GROUPS = positive("group", "groups", "num_groups", "offset_group")
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _AXES = (lists({1: "axes"}),)
 _RULES: Mapping[str, Sequence[Rule]] = {
@@ -66,7 +61,7 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "LayerNormalization": (products.layer_normalization,),
     "RMSNormalization": (products.layer_normalization,),
     "LpNormalization": (axis_of_input(-1),),
-    "LRN": (at_least(1, "size"),),
+    "LRN": (positive("size"),),
     "PRelu": (products.slope,),
     "Attention": (products.attention,),
     "RotaryEmbedding": (products.rotary,),
@@ -78,8 +73,8 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "ScatterND": (places.scatter_nd,),
     "Split": (places.split,),
     "Transpose": (places.transpose,),
-    "MaxUnpool": (places.unpool, at_least(1, "kernel_shape", "strides")),
-    "Col2Im": (places.columns, at_least(1, "strides", "dilations")),
+    "MaxUnpool": (places.unpool, positive("kernel_shape", "strides")),
+    "Col2Im": (places.columns, positive("strides", "dilations")),
     "DFT": (places.complex_numbers,),
     "STFT": (places.signal,),
     "Resize": (places.region,),

@@ -1,18 +1,11 @@
 """A node with the shapes of what it reads, and the rules that many operators share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from harness.array_types import Array
 from harness.network.network import Node
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 Shape = tuple[int, ...]
 _MOST_AXIS = (1 << 31) - 1
@@ -109,14 +102,14 @@ def lists(names: Mapping[int, str]) -> Rule:
     return rule
 
 
-def at_least(least: int, *names: str) -> Rule:
-    """Attributes of one or more integers, none of which is less than a number."""
+def positive(*names: str) -> Rule:
+    """Attributes of one or more integers, all of which are above zero."""
 
     def rule(operands: NodeOperands) -> Iterator[str]:
         for name in names:
-            found = min((*(operands.numbers(name) or ()), *operands.stated(name)), default=least)
-            if found < least:
-                yield f"Its {name} is {found}; it must be at least {least}"
+            found = min((*(operands.numbers(name) or ()), *operands.stated(name)), default=1)
+            if found < 1:
+                yield f"Its {name} is {found}; it must be at least 1"
 
     return rule
 

@@ -1,11 +1,9 @@
 """Operators that read, write or move elements by their places."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from harness.array_types import Array
 from harness.network.operand_shapes.node_operands import (
     NodeOperands,
     Rule,
@@ -15,9 +13,6 @@ from harness.network.operand_shapes.node_operands import (
     same_rank,
     singles,
 )
-
-if TYPE_CHECKING:
-    from harness.network.operand_shapes.node_operands import Array
 
 
 def _within(indices: Array, axis: int, size: int) -> Iterator[str]:

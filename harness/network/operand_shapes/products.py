@@ -1,7 +1,5 @@
 """Convolutions, matrix products, attention, recurrent operators, normalisations, and their scales."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -6,22 +6,19 @@ that grows with it. If a constant contains the old batch on that axis, a separat
 stay independent of each other only a run shows: see `batch_check`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from onnx import ModelProto
+
+from harness.array_types import Array
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.node_inference import Operands, output_types
 from harness.network.operator_kinds import GATES
-
-if TYPE_CHECKING:
-    import numpy as np
-    from onnx import ModelProto
 
 _SHAPE_OPERANDS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 """Operators with a shape as a constant operand, and its position."""
@@ -180,7 +177,7 @@ class _Batching:
         if size % self.before:
             raise self._refuse(node, f"divides the batch: it makes {old} of {read}")
         name = f"{node.outputs[0]} shape for batch {self.batch}"
-        self._add_constant(name, _int64(old.resized(axis, size // self.before).shape))
+        self._add_constant(name, np.array(old.resized(axis, size // self.before).shape, np.int64))
         return self._replaced(node, at, name)
 
     def _reshaped_axis(self, read: Sequence[int], axis: int, made: Sequence[int]) -> int | None:
@@ -223,7 +220,7 @@ class _Batching:
         self.tiled[made] = (name, axis)
         return made
 
-    def _add_constant(self, name: str, value: np.ndarray[Any, Any] | None, kind: TensorType | None = None) -> None:
+    def _add_constant(self, name: str, value: Array | None, kind: TensorType | None = None) -> None:
         kind = kind or (TensorType(str(value.dtype), value.shape) if value is not None else None)
         assert kind is not None  # noqa: S101 - a constant has a value or a type
         self.constants[name], self.types[name] = Constant(kind, value), kind
@@ -245,20 +242,12 @@ class _Batching:
         return refusal(self.batch, f"Node {node.name[:80]!r} ({node.op}) {why}")
 
 
-def tiled(value: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
+def tiled(value: Array, axis: int, size: int) -> Array:
     """Return an array repeated along one axis up to a size."""
-    import numpy
-
-    made: np.ndarray[Any, Any] = numpy.take(value, numpy.arange(size) % value.shape[axis], axis)
+    made: Array = np.take(value, np.arange(size) % value.shape[axis], axis)
     return made
 
 
 def refusal(batch: int, why: str) -> UnsupportedNetwork:
     """Return the error for a batch that a network cannot have."""
     return UnsupportedNetwork(f"A batch of {batch} cannot be set", why=why, next_step=_NEXT)
-
-
-def _int64(values: Sequence[int]) -> np.ndarray[Any, Any]:
-    import numpy
-
-    return numpy.array(values, numpy.int64)

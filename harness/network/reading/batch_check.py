@@ -4,24 +4,20 @@ ONNX Runtime runs both on the host, with the generated weights that a device wou
 every row is another. Nothing is measured.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from harness.array_types import Array
 from harness.errors import HarnessError
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.assemble import ArraySpec, assemble_network
 from harness.network.network import Network
 from harness.network.reading.batch import Rebatched, refusal, tiled
 from harness.text import byte_size
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 MAX_CHECK_BYTES = 4 << 30
 """The most memory for tensors of the network with the new batch; above it, nothing is compared."""
@@ -122,9 +118,7 @@ def _chunk(feeds: Mapping[str, Array], found: Rebatched, at: int) -> dict[str, A
 
 
 def _taken(found: Rebatched, name: str, value: Array, rows: Sequence[int]) -> Array:
-    import numpy
-
-    return numpy.ascontiguousarray(value.take(list(rows), found.axes[name])) if name in found.axes else value
+    return np.ascontiguousarray(value.take(list(rows), found.axes[name])) if name in found.axes else value
 
 
 def _rows(spec: ArraySpec, axis: int, rows: int) -> Array:
@@ -136,31 +130,27 @@ def _rows(spec: ArraySpec, axis: int, rows: int) -> Array:
 
 def _array(spec: ArraySpec, seed: int) -> Array:
     """Return random values as a device generates them, without its repetition of blocks between rows of inputs."""
-    import numpy
-
-    generator, count = numpy.random.default_rng(seed), math.prod(spec.shape)
+    generator, count = np.random.default_rng(seed), math.prod(spec.shape)
     if spec.distribution == "normal":
-        values: Array = generator.standard_normal(min(count, _BLOCK), numpy.float32) * spec.scale
+        values: Array = generator.standard_normal(min(count, _BLOCK), np.float32) * spec.scale
     elif spec.distribution == "uniform":
         values = generator.uniform(spec.low, spec.high, count)
     else:
         values = generator.integers(int(spec.low), int(spec.high), count)
-    return numpy.resize(values.astype(spec.dtype), spec.shape)
+    return np.resize(values.astype(spec.dtype), spec.shape)
 
 
 def _compare(
     found: Rebatched, one: _Runnable, want: Mapping[int, Mapping[str, Array]], got: Mapping[str, Array]
 ) -> str:
     """Compare all outputs; returns why this shows nothing, if no output differs from row to row."""
-    import numpy
-
     distinct = False
     for name in one.outputs:
         if name not in found.axes:
             continue
         axis = found.axes[name]
         numbers = [row for at in want for row in range(at, at + found.before) if row < found.batch]
-        joined = numpy.concatenate([part[name] for part in want.values()], axis)
+        joined = np.concatenate([part[name] for part in want.values()], axis)
         rows = _by_row(joined, axis, len(want) * found.before)[: len(numbers)]
         own = _by_row(got[name], axis, found.batch)[numbers]
         spread = _spread(rows)
@@ -181,29 +171,23 @@ def _cause(network: Network) -> str:
 
 def _by_row(value: Array, axis: int, rows: int) -> Array:
     """Return an output as one line per row of the batch."""
-    import numpy
-
-    moved = numpy.moveaxis(value, axis, 0)
+    moved = np.moveaxis(value, axis, 0)
     lines: Array = moved.reshape(rows, -1).astype("float64")
     return lines
 
 
 def _is_close(expected: Array, actual: Array, tolerance: float) -> bool:
-    import numpy
-
-    finite = numpy.isfinite(expected)
-    if not numpy.array_equal(finite, numpy.isfinite(actual)):
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(actual)):
         return False
-    size = float(numpy.linalg.norm(expected[finite]))
-    return float(numpy.linalg.norm(expected[finite] - actual[finite])) <= tolerance * max(size, 1e-12)
+    size = float(np.linalg.norm(expected[finite]))
+    return float(np.linalg.norm(expected[finite] - actual[finite])) <= tolerance * max(size, 1e-12)
 
 
 def _spread(rows: Array) -> float:
     """Return how much rows differ from the first, as a fraction; infinite for a single one."""
-    import numpy
-
-    kept = numpy.where(numpy.isfinite(rows), rows, 0.0)
-    sizes = numpy.linalg.norm(kept - kept[:1], axis=1) / max(float(numpy.linalg.norm(kept[0])), 1e-12)
+    kept = np.where(np.isfinite(rows), rows, 0.0)
+    sizes = np.linalg.norm(kept - kept[:1], axis=1) / max(float(np.linalg.norm(kept[0])), 1e-12)
     return float(sizes[1:].max()) if len(sizes) > 1 else math.inf
 
 

@@ -1,18 +1,14 @@
 """Nodes and the subgraphs of If, Loop and Scan: domains, what they read, copies, and a Scan as a Loop."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, helper
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.network import Node
 from harness.network.reading.network_boundary import choice_step
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
 SEPARATOR = "/"
 AXES_AS_INPUT = 13
@@ -130,8 +126,6 @@ def scan_of(
     not exist yet. Input 2 is read as `label/scanned2`, since the body may use its name for something else. Raises
     ValueError for a Scan whose parts contradict each other.
     """
-    from onnx import TensorProto, helper
-
     given = {item.name: helper.get_attribute_value(item) for item in scan.attribute}
     body, states = given["body"], len(inputs) - given["num_scan_inputs"]
     axes = given.get("scan_input_axes", [0] * (len(inputs) - states))
@@ -154,8 +148,6 @@ def scan_of(
 
 def _part(part: ValueInfoProto, source: str, axis: int, number: str, backwards: str) -> Iterator[NodeProto]:
     """Yield nodes that extract the part of an input that a step of a Scan reads."""
-    from onnx import helper
-
     if backwards:
         yield helper.make_node("Gather", [backwards, number], [f"{part.name}{SEPARATOR}number"])
         number = f"{part.name}{SEPARATOR}number"
@@ -164,8 +156,6 @@ def _part(part: ValueInfoProto, source: str, axis: int, number: str, backwards: 
 
 def stacking(parts: Sequence[str], result: str, axes: str, axis: int, opset: int) -> Iterator[NodeProto]:
     """Yield nodes that join equal tensors along a new axis. `axes` is the name of a constant that holds the axis."""
-    from onnx import helper
-
     rows = [f"{result}{SEPARATOR}{at}" for at in range(len(parts))]
     for part, row in zip(parts, rows, strict=True):
         if opset < AXES_AS_INPUT:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 MAX_NODES = 200_000
 MAX_ADDED_BYTES = 64 << 20

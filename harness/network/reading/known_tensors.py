@@ -1,11 +1,12 @@
 """What is known of the tensors of a model while its nodes are visited in their order."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
 from harness.network.network import Constant, FreeNode, Node, TensorType
@@ -15,9 +16,6 @@ from harness.network.single_runs import values
 
 _WITH_REGION = 11
 """From this opset on, a Resize reads a region before its scales."""
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, TensorProto, ValueInfoProto
 
 
 class KnownTensors:
@@ -55,8 +53,6 @@ class KnownTensors:
             self.set_constant(sparse.values.name, Constant(kind))
 
     def _take_initializer(self, tensor: TensorProto, is_replaceable: bool) -> None:
-        from onnx import TensorProto
-
         try:
             kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
         except UnsupportedType as error:
@@ -68,8 +64,6 @@ class KnownTensors:
 
     def _value(self, tensor: TensorProto, kind: TensorType) -> Any | None:
         """Return the values of an initializer, None if it is large or in another file."""
-        from onnx import TensorProto, numpy_helper
-
         if kind.elements > self.most_folded or tensor.data_location == TensorProto.EXTERNAL:
             return None
         try:
@@ -92,8 +86,6 @@ class KnownTensors:
         The product of a size and a scale is a float32 in runtimes, but exact in shape inference: 20 * 0.65 is 13 in one
         and just below in the other. The next larger scale gives 13 in both.
         """
-        import numpy
-
         place = 2 if node.op == "Resize" and self.opsets[""] >= _WITH_REGION else 1
         name = node.inputs[place] if len(node.inputs) > place else ""
         held, kind = self.constants.get(name), self.types.get(node.inputs[0])
@@ -103,10 +95,10 @@ class KnownTensors:
         axes = listed[0] if listed else range(len(kind.shape))
         if scales.shape != (len(axes),) or not all(-len(kind.shape) <= axis < len(kind.shape) for axis in axes):
             return node  # the checks of its operands say what is wrong
-        sizes = numpy.array([kind.shape[axis] for axis in axes], scales.dtype)
-        with numpy.errstate(all="ignore"):
-            is_below = numpy.floor(sizes.astype(float) * scales) < numpy.floor(sizes * scales)
-            larger = numpy.where(is_below, numpy.nextafter(scales, scales.dtype.type(numpy.inf)), scales)
+        sizes = np.array([kind.shape[axis] for axis in axes], scales.dtype)
+        with np.errstate(all="ignore"):
+            is_below = np.floor(sizes.astype(float) * scales) < np.floor(sizes * scales)
+            larger = np.where(is_below, np.nextafter(scales, scales.dtype.type(np.inf)), scales)
         if not is_below.any():
             return node
         own = f"{node.name}{SEPARATOR}scales"
@@ -118,8 +110,6 @@ class KnownTensors:
 
         With ceil_mode, runtimes drop a last window that starts behind the map, and ONNX's shape inference counts it.
         """
-        from onnx import helper
-
         given = {item.name: helper.get_attribute_value(item) for item in node.proto.attribute}
         kernel, kind = given.get("kernel_shape", ()), self.types.get(node.inputs[0])
         axes, ones = len(kernel), [1] * len(kernel)
@@ -146,8 +136,6 @@ class KnownTensors:
 
     def cast(self, node: Node) -> Node:
         """Return a CastLike as a Cast to the type of its second input, as runtimes do."""
-        from onnx import helper
-
         kind = self.types.get(node.inputs[1])
         if kind is None:
             return node
@@ -167,12 +155,10 @@ class KnownTensors:
 
     def set_empty(self, kinds: Mapping[str, TensorType]) -> bool:
         """Make tensors constants if all of them are empty; return whether they are."""
-        import numpy
-
         if not kinds or any(kind.elements for kind in kinds.values()):
             return False
         for name, kind in kinds.items():
-            self.set_constant(name, Constant(kind, numpy.empty(kind.shape, kind.dtype)))
+            self.set_constant(name, Constant(kind, np.empty(kind.shape, kind.dtype)))
         return True
 
     def without_empty(self, node: Node, kinds: Mapping[str, TensorType]) -> Node:
@@ -194,10 +180,8 @@ class KnownTensors:
 
     def set_number(self, value: ValueInfoProto, number: int) -> None:
         """Make an input of a body a constant of the rank and type that it states."""
-        import numpy
-
         shape = (1,) * len(value.type.tensor_type.shape.dim)
-        self.set_constant(value.name, constant_of(numpy.full(shape, number)))
+        self.set_constant(value.name, constant_of(np.full(shape, number)))
 
     def number(self, name: str) -> int | None:
         """Return a constant of one element as a number; None if it is not known."""

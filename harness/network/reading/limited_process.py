@@ -4,8 +4,6 @@ The child is a fork of this process where no other thread runs, which takes mill
 a lock that another thread holds for ever, so the child is a new interpreter, which takes about half a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc
@@ -113,9 +111,8 @@ def answer_of_command(step: Step, limits: Limits, is_whole: IsWhole) -> Answer:
         os.close(reading)
 
 
-def serve(prepare: Callable[[], None], step: Callable[[bytes], bytes]) -> None:
-    """Answer one request of `answer_of` in a new interpreter; `prepare` imports what the step needs."""
-    prepare()
+def serve(step: Callable[[bytes], bytes]) -> None:
+    """Answer one request of `answer_of` in a new interpreter, whose limits begin after its imports."""
     with open(0, "rb", closefd=False) as requested:
         limits = Limits(**json.loads(requested.readline()))
         request = requested.read()

@@ -5,8 +5,6 @@ batch are compared in a child of that child, with separate limits: if they are e
 network is handed back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -16,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from onnx import TensorProto
 
 from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, record_of
 from harness.network.documents import decode_document, encode, is_whole
@@ -88,7 +88,6 @@ def has_external_data(path: Path) -> bool:
 
 
 def _in_child(source: Source, wanted: Mapping[str, Any]) -> bytes:
-    _import_readers()
     limits = READING.limits(_size(source))
 
     def request() -> bytes:
@@ -115,14 +114,6 @@ def _checked(answer: bytes, source: Source) -> Mapping[str, Any]:
     return document
 
 
-def _import_readers() -> None:
-    """Import here what every child needs, so that a fork has it."""
-    import numpy as np  # noqa: F401
-    import onnx.checker
-    import onnx.inliner
-    import onnx.shape_inference  # noqa: F401
-
-
 def _size(source: Source) -> int:
     if not isinstance(source, Path):
         return len(source[1])
@@ -141,8 +132,6 @@ def _serve(request: bytes) -> bytes:
 
 
 def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
-    from onnx import TensorProto
-
     file = read_model(source) if isinstance(source, Path) else parse_model(source[0], source[0], source[1])
     external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in file.model.graph.initializer)
     if wanted["want"] == "external data":
@@ -227,4 +216,4 @@ def _shown(source: Source) -> str:
 
 
 if __name__ == "__main__":
-    limited_process.serve(_import_readers, _serve)
+    limited_process.serve(_serve)

@@ -1,7 +1,5 @@
 """What work on a file may take: memory and time, by default from its size, or as environment variables state."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

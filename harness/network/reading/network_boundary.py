@@ -1,19 +1,15 @@
 """Both ends of a network: the types of its inputs, and the outputs and nodes of the part that is measured."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import ValueInfoProto
 
 from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork
 from harness.network.learnt_weights import reads_weights
 from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
-
-if TYPE_CHECKING:
-    from onnx import ValueInfoProto
-
 
 _ANY_SIZE = -1
 """The size that some exporters write for an unknown size."""
@@ -66,16 +62,14 @@ def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> d
 
     Raises UnsupportedNetwork for a value that the type of its input cannot hold.
     """
-    import numpy
-
     found = {}
     for name, kind in types.items():
         if name not in dims or not is_choice(kind):
             continue
-        value = numpy.full(kind.shape, dims[name]).astype(kind.dtype)
+        value = np.full(kind.shape, dims[name]).astype(kind.dtype)
         if value.item() != dims[name]:
             why = f"{dims[name]} is not a valid {kind.dtype} value"
-            most = 1 if kind.dtype == "bool" else numpy.iinfo(kind.dtype).max
+            most = 1 if kind.dtype == "bool" else np.iinfo(kind.dtype).max
             step = f"Give --dim {shlex.quote(f'{name[:80]}=N')} with N from 0 to {most}"
             raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why, next_step=step)
         found[name] = Constant(kind, value)

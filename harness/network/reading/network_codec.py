@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import NodeProto
 from pydantic import Field, TypeAdapter
 
 from harness.network.documents import encode, split_document
@@ -58,8 +61,6 @@ def most_parts(size_bytes: int) -> int:
 
 def encode_network(network: Network, note: str = "") -> bytes:
     """Return a network, without its `file`, as bytes; `note` is a text about it."""
-    import numpy
-
     parts: list[bytes] = []
 
     def part(content: bytes) -> int:
@@ -67,7 +68,7 @@ def encode_network(network: Network, note: str = "") -> bytes:
         return len(content)
 
     def values(constant: Constant) -> int | None:
-        return None if constant.value is None else part(numpy.ascontiguousarray(constant.value).tobytes())
+        return None if constant.value is None else part(np.ascontiguousarray(constant.value).tobytes())
 
     nodes = [
         [node.name, node.op, node.inputs, node.outputs, node.domain, part(node.proto.SerializeToString())]
@@ -98,8 +99,6 @@ def encode_network(network: Network, note: str = "") -> bytes:
 
 def decode_network(content: bytes) -> tuple[Network, str]:
     """Return the network that `encode_network` was given, and the note; raises ValueError for anything else."""
-    from google.protobuf.message import DecodeError
-
     header, rest = split_document(content)
     found = _documents().validate_json(header, strict=True)
     parts = _Parts(rest)
@@ -155,8 +154,6 @@ class _Parts:
 
 
 def _node(index: int, row: _NodeRow, parts: _Parts) -> Node:
-    from onnx import NodeProto
-
     name, op, inputs, outputs, domain, size = row
     proto = NodeProto()
     proto.ParseFromString(parts.take(size))
@@ -164,15 +161,13 @@ def _node(index: int, row: _NodeRow, parts: _Parts) -> Node:
 
 
 def _constants(rows: tuple[_ConstantRow, ...], parts: _Parts) -> Iterator[tuple[str, Constant]]:
-    import numpy
-
     for name, dtype, shape, size, replaceable in rows:
         kind = _type(dtype, shape)
         value = None
         if size is not None:
             if size != kind.elements * ITEM_BYTES[kind.dtype]:
                 raise ValueError("a constant has another size than its type")
-            value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
+            value = np.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
         yield name, Constant(kind, value, replaceable)
 
 

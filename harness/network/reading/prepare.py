@@ -4,12 +4,12 @@ Only what ONNX Runtime folds itself when it loads a file is folded, so that the 
 of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers directly.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import NodeProto
 
 from harness.errors import NetworkError, UnresolvedDimension, UnsupportedType
 from harness.network.learnt_weights import unshared
@@ -30,9 +30,6 @@ from harness.network.reading.network_boundary import (
 from harness.network.reading.read import ModelFile
 from harness.network.reading.sequences import Resolved, Sequences, undecided
 from harness.network.reading.unrolling import Unrolling
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 MAX_FOLDED_ELEMENTS = 1 << 16
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
@@ -221,12 +218,10 @@ class _Preparation:
             return True
 
     def _fold_shape(self, node: Node) -> None:
-        import numpy
-
-        shape = numpy.array(self._known.types[node.inputs[0]].shape, numpy.int64)
+        shape = np.array(self._known.types[node.inputs[0]].shape, np.int64)
         span = {attribute.name: attribute.i for attribute in node.proto.attribute}
         part = shape[span.get("start", 0) : span.get("end")]
-        value = numpy.array(shape.prod()) if node.op == "Size" else part
+        value = np.array(shape.prod()) if node.op == "Size" else part
         self._known.set_free(node, "constant")
         self._known.set_constant(node.outputs[0], constant_of(value))
 

@@ -1,7 +1,5 @@
 """Read ONNX files: limit their size, confine external data, check, inline functions. Nothing is executed here."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math
@@ -11,7 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import onnx
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from onnx import ModelProto, TensorProto, defs, helper, inliner
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_with_digest
@@ -20,11 +23,6 @@ from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
 from harness.network.reading.expansion import check_expansion
 from harness.text import printable
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
-    from google.protobuf.message import Message
-    from onnx import ModelProto, TensorProto
 
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
@@ -90,9 +88,6 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
 
     Raises as `read_model` does.
     """
-    import onnx
-    from google.protobuf.message import DecodeError
-
     try:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
@@ -116,9 +111,6 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
 
 def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") -> ModelFile:
     """Check a model that is already in memory, with the hash of its content; raises the errors of `read_model`."""
-    import onnx
-    from onnx import inliner
-
     check_expansion(name, model)
     what = f"The functions of {name} cannot be inlined"
     for entry in (*model.opset_import, *(entry for each in model.functions for entry in each.opset_import)):
@@ -171,8 +163,6 @@ def _check_external_data(model: ModelProto, folder: Path | None) -> int:
 
     Returns the size of these files on the disk. Raises InvalidNetwork.
     """
-    from onnx import TensorProto
-
     external = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
     files = dict(_check_external_tensor(tensor, folder) for tensor in external)
     for message in _messages([*model.graph.sparse_initializer, *model.graph.node, *model.functions]):
@@ -219,8 +209,6 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Pa
 
 def _tensor_bytes(tensor: TensorProto) -> int:
     """Return the size of a tensor's data in bytes; raises ValueError for text and KeyError for unknown types."""
-    from onnx import TensorProto, helper
-
     elements = int(math.prod(tensor.dims))
     if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
         return -(-elements // 2)
@@ -234,8 +222,6 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
     Weights are external tensors, and large ones of which the checker would find nothing else than their type.
     """
-    from onnx import TensorProto, helper
-
     initializers, inputs = model.graph.initializer, {value.name for value in model.graph.input}
     names = Counter(tensor.name for tensor in initializers)
     names.update(tensor.values.name for tensor in model.graph.sparse_initializer)
@@ -293,8 +279,6 @@ def _copied(message: _Copied, left_out: str) -> _Copied:
 
 def _align_functions(model: ModelProto) -> None:
     """State the network's operator sets in functions where their operators are the same: only those are inlined."""
-    from onnx import defs
-
     stated = {domain_of(entry): entry.version for entry in model.opset_import}
 
     def since(op: str, version: int, domain: str) -> int:
@@ -328,8 +312,6 @@ def _complete_names(model: ModelProto) -> None:
 
 def _complete_outputs(model: ModelProto) -> None:
     """Give outputs without type or shape what the checker demands. Nothing reads it: all types are inferred."""
-    from onnx import TensorProto
-
     for value in model.graph.output:
         if value.type.WhichOneof("value") in (None, "tensor_type"):
             kind = value.type.tensor_type
@@ -339,8 +321,6 @@ def _complete_outputs(model: ModelProto) -> None:
 
 def _complete_attributes(model: ModelProto) -> None:
     """State the attributes that ONNX's shape inference reads with another default than the operator has."""
-    from onnx import helper
-
     for node in all_nodes(model.graph.node):
         name, value = _INFERRED_OTHERWISE.get(node.op_type, ("", 0))
         if name and not any(attribute.name == name for attribute in node.attribute):
@@ -348,8 +328,6 @@ def _complete_attributes(model: ModelProto) -> None:
 
 
 def _check_operators(name: str, model: ModelProto) -> None:
-    from onnx import defs
-
     stated = {entry.domain: entry.version for entry in model.opset_import}
     versions = sorted({entry.version for entry in model.opset_import if not domain_of(entry)})
     if len(versions) > 1:

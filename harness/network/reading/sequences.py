@@ -4,21 +4,19 @@ Lists of exporters, such as results that a loop appends, are sequences of a fixe
 them takes no time; to divide a tensor, or to join tensors, is a Split or a Concat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from onnx import GraphProto, NodeProto, helper
+
+from harness.array_types import Array
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
 from harness.network.reading.network_boundary import choice_step
 from harness.text import unused_name
-
-if TYPE_CHECKING:
-    import numpy as np
-    from onnx import GraphProto, NodeProto
 
 MOST_TENSORS = 4096
 """The most tensors of a sequence: each change of a sequence lists them again."""
@@ -31,7 +29,7 @@ class Resolved:
     """The replacement of an operator on a sequence: other names of tensors, constants, and nodes that read them."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     nodes: tuple[NodeProto, ...] = ()
 
 
@@ -91,10 +89,8 @@ class Sequences:
         return self._made(node, (*parts[:at], *node.inputs[1 : 1 + is_new], *parts[at + (not is_new) :]))
 
     def _length(self, node: Node) -> Resolved | None:
-        import numpy
-
         parts = self._parts.get(node.inputs[0])
-        return None if parts is None else Resolved(constants={node.outputs[0]: numpy.array(len(parts), "int64")})
+        return None if parts is None else Resolved(constants={node.outputs[0]: np.array(len(parts), "int64")})
 
     def _optional(self, node: Node) -> Resolved | None:
         """Replace Optional and OptionalGetElement of a value that is there."""
@@ -102,17 +98,13 @@ class Sequences:
         return Resolved({node.outputs[0]: node.inputs[0]}) if known else None
 
     def _presence(self, node: Node) -> Resolved | None:
-        import numpy
-
-        return None if self._optional(node) is None else Resolved(constants={node.outputs[0]: numpy.array(True)})
+        return None if self._optional(node) is None else Resolved(constants={node.outputs[0]: np.array(True)})
 
     def _divided(self, node: Node) -> Resolved | None:
         """Replace SplitToSequence by a Split, and Squeezes if the parts lose the axis."""
-        import numpy
-
         kind, (axis, keeps) = self._types.get(node.inputs[0]), _integers(node, axis=0, keepdims=1)
         given, result = node.inputs[1] if len(node.inputs) > 1 else "", node.outputs[0]
-        value = self._value(given) if given else numpy.array(1)
+        value = self._value(given) if given else np.array(1)
         if kind is None or value is None or not -len(kind.shape) <= axis < len(kind.shape) or value.min(initial=1) < 1:
             return None
         size = kind.shape[axis]
@@ -121,10 +113,10 @@ class Sequences:
         sizes = value if value.ndim else [min(int(value), size - low) for low in range(0, size, int(value))]
         parts = [f"{result}{SEPARATOR}{at}" for at in range(len(sizes))]
         whole = parts if keeps or given else [f"{part}{SEPARATOR}whole" for part in parts]
-        constants = {f"{result}{SEPARATOR}sizes": numpy.array(sizes, "int64")}
+        constants = {f"{result}{SEPARATOR}sizes": np.array(sizes, "int64")}
         nodes = [self._reading("Split", node.inputs[0], whole, "split", constants, axis=axis)]
         if whole is not parts:
-            axes = {f"{result}{SEPARATOR}axes": numpy.array([axis], "int64")}
+            axes = {f"{result}{SEPARATOR}axes": np.array([axis], "int64")}
             pairs = zip(whole, parts, strict=True)
             nodes += [self._reading("Squeeze", source, [part], "axes", axes) for source, part in pairs]
             constants |= axes
@@ -135,8 +127,6 @@ class Sequences:
         self, op: str, source: str, results: Sequence[str], what: str, integers: Mapping[str, Any], **attributes: Any
     ) -> NodeProto:
         """Return a node that reads integers: as an input, in older operator sets as an attribute."""
-        from onnx import helper
-
         ((name, values),) = integers.items()
         if self._opset >= AXES_AS_INPUT:
             return helper.make_node(op, [source, name], results, **attributes)
@@ -145,9 +135,6 @@ class Sequences:
 
     def _joined(self, node: Node) -> Resolved | None:
         """Replace ConcatFromSequence by a Concat, of tensors with a further axis if they are stacked."""
-        import numpy
-        from onnx import helper
-
         parts, (axis, is_new) = self._parts.get(node.inputs[0]), _integers(node, axis=0, new_axis=0)
         if not parts:
             return None
@@ -155,7 +142,7 @@ class Sequences:
             return Resolved(nodes=(helper.make_node("Concat", parts, node.outputs, axis=axis),))
         axes = f"{node.outputs[0]}{SEPARATOR}axes"
         nodes = tuple(stacking(parts, node.outputs[0], axes, axis, self._opset))
-        return Resolved(constants={axes: numpy.array([axis])}, nodes=nodes)
+        return Resolved(constants={axes: np.array([axis])}, nodes=nodes)
 
     def _made(self, node: Node, parts: Sequence[str]) -> Resolved | None:
         if len(parts) > MOST_TENSORS:
@@ -163,7 +150,7 @@ class Sequences:
         self._parts[node.outputs[0]] = tuple(parts)
         return Resolved()
 
-    def _value(self, name: str) -> np.ndarray[Any, Any] | None:
+    def _value(self, name: str) -> Array | None:
         held = self._constants.get(name)
         return None if held is None else held.value
 

@@ -1,11 +1,11 @@
 """Control flow of known course: a branch in place of its If, iterations in place of their Loop or Scan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import GraphProto, NodeProto
 
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Node
@@ -20,9 +20,6 @@ from harness.network.reading.control_flow import (
     stacking,
 )
 from harness.network.reading.known_tensors import KnownTensors, constant_of
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
 
 MAX_UNROLLED = 20_000
 """Most nodes of the iterations of all loops."""
@@ -66,8 +63,6 @@ class Unrolling:
             self.leave_out(node)
 
     def _scan(self, node: Node) -> Repetition:
-        import numpy
-
         known = self.known
         try:
             shapes = [known.types[name].shape for name in node.inputs]
@@ -75,8 +70,8 @@ class Unrolling:
         except (KeyError, IndexError, ValueError) as error:
             raise contradiction(node) from error
         known.aliases.update((f"{node.name}{SEPARATOR}scanned{at}", name) for at, name in enumerate(node.inputs))
-        known.set_constant(found.times, constant_of(numpy.array(steps)))
-        known.set_constant(f"{node.name}{SEPARATOR}backwards", constant_of(numpy.arange(steps)[::-1].copy()))
+        known.set_constant(found.times, constant_of(np.array(steps)))
+        known.set_constant(f"{node.name}{SEPARATOR}backwards", constant_of(np.arange(steps)[::-1].copy()))
         return found
 
     def _unroll(self, node: Node, loop: Repetition) -> None:
@@ -115,8 +110,6 @@ class Unrolling:
         self, node: Node, outputs: Sequence[str], rows: Sequence[Sequence[str]], stacks: Sequence[tuple[int, bool]]
     ) -> None:
         """Join what each iteration of a loop adds to its last outputs."""
-        import numpy
-
         wanted = [(at, name) for at, name in enumerate(outputs) if name in self.known.read]
         if not wanted:
             return
@@ -126,7 +119,7 @@ class Unrolling:
         for at, name in wanted:
             axis, is_turned = stacks[at]
             axes = f"{node.name}{SEPARATOR}axis{axis}"
-            self.known.set_constant(axes, constant_of(numpy.array([axis])))
+            self.known.set_constant(axes, constant_of(np.array([axis])))
             parts = [row[at] for row in rows]
             for proto in stacking(parts[::-1] if is_turned else parts, name, axes, axis, self.known.opsets[""]):
                 self.visit(proto)

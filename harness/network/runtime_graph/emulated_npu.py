@@ -1,7 +1,5 @@
 """Layers, free nodes and chains of the emulated NPU, from the JSON that its agent reports."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

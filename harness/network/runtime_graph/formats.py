@@ -1,7 +1,5 @@
 """The formats in which runtimes report their graphs. Adding a runtime takes one module and one line in `READERS`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from harness.errors import ProtocolError

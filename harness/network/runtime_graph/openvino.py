@@ -1,7 +1,5 @@
 """Layers of OpenVINO, from the JSON that the agent makes of its runtime model."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What a device reports about the graph that it runs, as a value and as JSON that is checked before use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar

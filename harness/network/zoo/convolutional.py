@@ -1,7 +1,5 @@
 """Convolutional networks: ResNet-18, MobileNetV2, EfficientNet-B0 and DS-CNN."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

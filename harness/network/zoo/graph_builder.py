@@ -5,8 +5,6 @@ its weights are `n.weight`, `n.bias` and so on. Initializers are parameters and 
 constant is a Constant node.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

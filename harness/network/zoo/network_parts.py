@@ -1,7 +1,5 @@
 """The parts of a network under construction: operators in the form in which exporters write them."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Transformer encoders: a vision transformer (layer norm as one operator) and BERT (layer norm decomposed)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The array of multipliers that latencies show: fit every candidate, keep the best and all that explain as much."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

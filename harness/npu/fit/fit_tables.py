@@ -1,7 +1,5 @@
 """A fit as the fields of a JSON object and as text tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """A fit as a machine of the emulated NPU: fitted values on top of a preset, and the text of its file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping

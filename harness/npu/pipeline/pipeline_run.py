@@ -1,7 +1,5 @@
 """Divide a network over core groups, compile it for them, and time a stream of inputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A network on core groups as the fields of a JSON object and as text tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Compile a network, run it on one core of the emulated NPU, and time it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A run and a compilation as data: the fields of the JSON objects and the rows of the CSV file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

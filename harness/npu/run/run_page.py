@@ -1,7 +1,5 @@
 """The page of a run on one core: the facts, a table of layers, and figures, each with its caption."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run, and what the compiler chose, as text tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """Compares predicted times of splits with times of their programs, event by event (S2.7)."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A comparison of splits as the fields of a JSON object, CSV rows and text tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ The keys are the fields of the nested dataclasses of `machine`. Its reader check
 changed machine is checked as a file is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import json

@@ -1,7 +1,5 @@
 """The time of a network on every machine of a sweep."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +11,17 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
+from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, area_mm2
+from device_agents.emulated_npu.reports.energy_report import run_energy
 from harness.errors import InputError
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
+from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.grid import MachineGrid, SweepAxis, SweepMachine
 from harness.npu.sweep.machine_parameters import ParameterValue
 from harness.parallel import results
@@ -153,11 +155,6 @@ class _Work:
 
     def point(self, number: int) -> SweepPoint:
         """Return the time of the network on one machine, or why the machine cannot run it."""
-        from device_agents.emulated_npu.compiler.stages import compile_model
-        from device_agents.emulated_npu.inference import time_program
-        from device_agents.emulated_npu.reports.energy_report import run_energy
-        from harness.npu.run.core_run import run_rows
-
         candidate = self.candidates[number]
         name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
         if machine is None:
@@ -203,9 +200,6 @@ class _Work:
 
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
-        from device_agents.emulated_npu.compiler.stages import compile_model
-        from device_agents.emulated_npu.inference import time_program
-
         small, large = self.candidates[smaller].machine, self.candidates[larger].machine
         if small is None or large is None:
             return None

@@ -1,7 +1,5 @@
 """A sweep as the fields of a JSON object, CSV rows, text tables and a plot, with the knees of its curves."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

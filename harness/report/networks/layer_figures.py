@@ -1,18 +1,16 @@
 """Figures of one network's layers: in order of execution, and how few of them take most of the time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from bokeh import plotting
+from bokeh.models import BasicTicker
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.page_values import Unit, percent, unit_for
-
-if TYPE_CHECKING:
-    from bokeh import plotting
 
 MAX_BARS = 300
 
@@ -66,8 +64,6 @@ def bars(layers: Sequence[LayerBar]) -> str:
 
 def _count_layers_along(plot: plotting.figure) -> None:
     """Label whole numbers alone on the horizontal axis."""
-    from bokeh.models import BasicTicker
-
     plot.xaxis.ticker = BasicTicker(min_interval=1)
 
 

@@ -1,9 +1,6 @@
 """Estimated layers next to the times that the device reports: the truth of an emulator, or a runtime's profile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from harness.lut.lut_tables import A_B_C, OVERHEAD_UNITS
 from harness.report.figures import NetworkPoint, compare
@@ -16,9 +13,7 @@ from harness.report.page_values import (
     signed_percent,
     unit_for,
 )
-
-if TYPE_CHECKING:
-    from harness.validation.oracle_comparison import NetworkTruth, OracleReport
+from harness.validation.oracle_comparison import NetworkTruth, OracleReport
 
 
 def truth_section(oracle: OracleReport) -> dict[str, object]:

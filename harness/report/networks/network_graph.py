@@ -1,18 +1,20 @@
 """The graph of a network: layers in ranks from left to right (Sugiyama, Tagawa, Toda 1981), coloured by latency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bokeh import plotting
+from bokeh.models import BasicTickFormatter, LinearColorMapper
+from bokeh.models.annotations import ColorBar
+from bokeh.palettes import YlOrRd9
+from bokeh.transform import transform
+from grandalf.graphs import Edge, Graph, Vertex
+from grandalf.layouts import SugiyamaLayout, VertexViewer
+
+from harness.network.keyed_network import KeyedLayer
 from harness.report.figures import TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import Unit, unit_for
-
-if TYPE_CHECKING:
-    from bokeh import plotting
-
-    from harness.network.keyed_network import KeyedLayer
 
 Point = tuple[float, float]
 _ROUNDS = 4
@@ -43,9 +45,6 @@ def graph_layout(count: int, edges: Sequence[tuple[int, int]]) -> tuple[list[Poi
 
     Return the places of the vertices, and the path of each edge; a rank is 1 wide.
     """
-    from grandalf.graphs import Edge, Graph, Vertex
-    from grandalf.layouts import SugiyamaLayout, VertexViewer
-
     vertices = [Vertex(at) for at in range(count)]
     for vertex in vertices:
         vertex.view = VertexViewer(0.5, 0.5)
@@ -126,11 +125,6 @@ def _draw(
     unit: Unit,
 ) -> None:
     """Draw layers that are all known, with a colour bar, or all unknown."""
-    from bokeh.models import BasicTickFormatter, LinearColorMapper
-    from bokeh.models.annotations import ColorBar
-    from bokeh.palettes import YlOrRd9
-    from bokeh.transform import transform
-
     values = [(bar.latency_s or 0.0) / unit.seconds for bar in bars]
     columns = {
         "x": [x for x, _ in places],

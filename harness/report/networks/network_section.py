@@ -1,22 +1,17 @@
 """The section of one network: coverage, layers with the overhead among them, roll-ups, and nodes that take no time."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.estimation.layer_estimates import LayerEstimate
+from harness.estimation.network_estimate import NetworkEstimate
 from harness.measure.summary import Z_95
 from harness.report.networks import layer_figures, network_graph
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import CaptionedFigure, ReportTable, Unit, display, duration, percent, unit_for
-
-if TYPE_CHECKING:
-    from harness.estimation.layer_estimates import LayerEstimate
-    from harness.estimation.network_estimate import NetworkEstimate
 
 OVERHEAD = "overhead (a, b, c)"
 _MOST = 0.8

@@ -1,10 +1,8 @@
 """Networks side by side: estimates, measurements, errors and the summary of a validation, as tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from harness.estimation.network_estimate import NetworkEstimate
 from harness.report import figures
 from harness.report.page_values import (
     DASH,
@@ -20,10 +18,7 @@ from harness.report.page_values import (
     unit_for,
 )
 from harness.text import Facts
-
-if TYPE_CHECKING:
-    from harness.estimation.network_estimate import NetworkEstimate
-    from harness.validation.results import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation
 
 Pair = tuple["NetworkEstimate", "NetworkValidation | None"]
 _SAVED = ("op", "key", "context", "latency_s", "stderr_s", "remainder_s", "source")

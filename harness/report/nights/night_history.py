@@ -1,13 +1,13 @@
 """The page of all nights: a time series for each network and layer, with the nights on which a level begins marked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from bokeh.models import FixedTicker
 
 from harness.files import write_whole
+from harness.nightly.set_history import SetHistory
 from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, draw, figure_json, tick
 from harness.report.html import page
 from harness.report.page_values import (
@@ -22,11 +22,8 @@ from harness.report.page_values import (
     unit_for,
 )
 from harness.slowdowns.findings import UNCHANGED
+from harness.slowdowns.subject_history import SubjectHistory
 from harness.text import counted
-
-if TYPE_CHECKING:
-    from harness.nightly.set_history import SetHistory
-    from harness.slowdowns.subject_history import SubjectHistory
 
 _TEMPLATE = "history.html.j2"
 MAX_FIGURES = 40
@@ -157,8 +154,6 @@ def _saved(sets: Sequence[SetHistory]) -> SavedFile:
 
 def night_series(history: SubjectHistory) -> str:
     """Draw the nights in order; a step is a labelled mark on its first night."""
-    from bokeh.models import FixedTicker
-
     nights = history.nights
     is_relative = history.subject.kind == "device"
     unit = Unit("%", 0.01) if is_relative else unit_for(night.latency_s for night in nights)

@@ -4,8 +4,6 @@ GitLab keeps the first of test cases with equal names; of a failure it shows the
 cases are the same every night, so that CI systems show since when a layer, network or device fails.
 """
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence

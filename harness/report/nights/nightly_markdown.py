@@ -1,7 +1,5 @@
 """A night's report as Markdown: short enough for a merge request, the verdict first, the details folded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the command line."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

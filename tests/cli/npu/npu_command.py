@@ -1,7 +1,5 @@
 """`harness npu` in this process, for tests."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """Networks, machines and programs for the tests of the `harness npu` commands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

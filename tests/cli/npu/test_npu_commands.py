@@ -1,7 +1,5 @@
 """`harness npu`: the output of its commands and the files that they write."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """`harness npu` with convolutions by DFT: their report, their setup, and options that contradict each other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`harness npu fit` on emulated devices whose machine is known: the fit, its file, and the errors without samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

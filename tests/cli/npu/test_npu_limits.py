@@ -1,7 +1,5 @@
 """`harness npu` on files: compiling and running have limits on memory and processor time."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import signal

@@ -1,7 +1,5 @@
 """`harness npu pipeline`: the report of a network on core groups, and the options that it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`harness npu presets`."""
 
-from __future__ import annotations
-
 from npu_command import Npu
 
 from device_agents.emulated_npu.machine import load_preset, preset_names

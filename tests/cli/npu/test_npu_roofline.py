@@ -1,7 +1,5 @@
 """`harness npu run --roofline`: the plot of the layers under the roof of their machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import npu_inputs

@@ -1,7 +1,5 @@
 """`harness npu run --html`: the page of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import npu_inputs

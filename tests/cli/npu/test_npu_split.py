@@ -1,7 +1,5 @@
 """`harness npu split`: the candidates of every layer, the network, their agreement, and what cannot be split."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

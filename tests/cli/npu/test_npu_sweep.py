@@ -1,7 +1,5 @@
 """`harness npu sweep`: the points of a sweep, its knee, its files, and the errors for wrong parameters."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,14 +1,11 @@
 """`harness npu`: errors for wrong machines, networks, programs and options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import npu_inputs
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from npu_command import Npu
 
 from device_agents.emulated_npu.isa.assembly import assemble

@@ -1,7 +1,5 @@
 """The command backend with a real program in place of a vendor's tool, with and without faults."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

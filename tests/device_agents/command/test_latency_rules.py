@@ -1,14 +1,11 @@
 """How the command backend finds a latency in what a tool prints."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
 

@@ -1,7 +1,5 @@
 """The devices that docs/vendor_tools.md shows find the latencies of its samples of output."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """FSRCNN in tiles: multiply-adds, external elements and time for every treatment of the halo (S3.8, DeFiNES)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

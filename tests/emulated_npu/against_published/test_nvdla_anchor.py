@@ -1,7 +1,5 @@
 """ResNet-50 on machines configured as in NVDLA's performance sheet: the event-driven model against the sheet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """ResNet-18 on the systolic preset, layer by layer through the whole compiler: exactly the published cycles."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,10 +1,7 @@
 """The first layers of a network, compiled alone, run as they do in the network."""
 
-from __future__ import annotations
-
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from networks_on_npu import NetworkCase, execute, relative_error
 from onnx import ModelProto, helper, load_model_from_string
 from random_networks import machines_for, random_networks

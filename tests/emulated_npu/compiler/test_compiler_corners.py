@@ -1,7 +1,5 @@
 """Corner cases of the compiler: layers in the middle of a chain, stored weights, fences, footprints, passes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The declaration of the compiler's options: flags, defaults and contradictions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

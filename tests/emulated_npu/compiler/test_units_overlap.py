@@ -1,7 +1,5 @@
 """Networks on a machine whose VFU has a queue of its own: the same values in every order, and no slower."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -10,8 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from command_cases import commands, compute, conflicting_pairs, dense
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import (
     ORDERS,
     TOLERANCE,

@@ -1,7 +1,5 @@
 """ONNX's own conformance cases: read or refused by name, and no wrong value on the emulated NPU."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,14 +1,11 @@
 """The functional machine: commands in memory, queues and semaphores, whole programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scratchpad import Array, Scratchpad, dense
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault

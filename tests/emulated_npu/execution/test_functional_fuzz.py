@@ -4,15 +4,12 @@ Memories lie between guard bytes. A write outside changes a guard; a read outsid
 is repeated with other guards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scratchpad import Array, dense
 from test_functional import DOUBLE, X, program
 

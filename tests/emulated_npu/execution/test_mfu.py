@@ -1,14 +1,11 @@
 """The matrix unit and the windows of the vector unit against ONNX Runtime."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault

@@ -1,7 +1,5 @@
 """The values of every built-in network on the emulated NPU against ONNX Runtime, for every treatment of the halo."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any

@@ -1,13 +1,10 @@
 """Quantised operands of commands: conversion where units read and write, and products of integers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scratchpad import Scratchpad
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault

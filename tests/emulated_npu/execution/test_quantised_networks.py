@@ -1,7 +1,5 @@
 """Quantised and half-precision networks on the emulated NPU beside ONNX Runtime."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

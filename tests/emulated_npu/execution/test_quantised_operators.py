@@ -1,7 +1,5 @@
 """Operators on quantised tensors on the emulated NPU beside the integer kernels of ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

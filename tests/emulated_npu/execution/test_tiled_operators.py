@@ -1,7 +1,5 @@
 """Operators that become several layers, on a machine so small that their layers run in tiles."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

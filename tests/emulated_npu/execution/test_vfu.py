@@ -1,14 +1,11 @@
 """The vector unit against ONNX Runtime, function by function."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import helper
 from scratchpad import Array, of_onnx, result
 

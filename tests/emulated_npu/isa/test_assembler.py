@@ -1,13 +1,10 @@
 """Text and binary are exactly equivalent; an error in the text names its line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import programs
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram

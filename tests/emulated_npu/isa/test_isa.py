@@ -1,13 +1,10 @@
 """Instructions survive encoding; invalid bits are rejected with the number of the instruction."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import SETTINGS, programs
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram

@@ -1,7 +1,5 @@
 """A program survives its file; an incomplete or damaged file is an InvalidProgram."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import struct
@@ -9,8 +7,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import programs
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram

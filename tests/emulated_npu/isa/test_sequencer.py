@@ -1,13 +1,10 @@
 """Registers, slots and loops become the right commands, or the error names the wrong instruction."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from instruction_strategies import SETTINGS, programs
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault, InvalidProgram

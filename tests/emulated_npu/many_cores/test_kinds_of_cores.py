@@ -1,17 +1,13 @@
 """Machines whose cores differ: each core has the times of its kind, and gets the work that it can do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import TOLERANCE, NetworkCase, network_of, relative_error, small_machine
 from small_models import node, values
 from systems_of_cores import checked_run, with_cores
-from timed_programs import machine as plain_machine
-from timed_programs import sound_programs
+from timed_programs import machine as plain_machine, sound_programs
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options

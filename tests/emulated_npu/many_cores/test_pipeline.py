@@ -1,7 +1,5 @@
 """Random networks on small machines compute the right values in any order of the queues, or are refused."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -10,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, event, given, settings, strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from random_networks import WINDOWS, all_options, machines_for, random_networks
 from small_models import node, values

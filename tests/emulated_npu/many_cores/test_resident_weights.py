@@ -1,12 +1,9 @@
 """Weights that stay in SB from input to input: the same values, no loads of them, and no slower pipelines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from networks_on_npu import ORDERS, NetworkCase, network_of, relative_error, small_machine
 from random_networks import WINDOWS, all_options, machines_for, random_networks
 from small_models import node, values

@@ -1,13 +1,10 @@
 """The nodes of a network for the partition, and their demand on a machine (S5.2)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import Array, model, node
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph

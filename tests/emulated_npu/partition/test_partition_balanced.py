@@ -1,14 +1,11 @@
 """The balanced partition: the exact minimum of the largest stage time, compared with the partition by score."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition

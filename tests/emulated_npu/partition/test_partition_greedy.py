@@ -4,13 +4,10 @@ The six nodes a b c d e f have 100, 200, 100, 300, 200 and 100 MACs (1000 in all
 their scores on one core are 0.1, 0.2, 0.1, 0.3, 0.2 and 0.1, and half of that on two.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, names, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition

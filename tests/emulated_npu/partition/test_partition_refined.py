@@ -1,9 +1,6 @@
 """Moves of nodes between groups: parallel branches that a cut of the traversal cannot separate."""
 
-from __future__ import annotations
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import fabric, graphs, groups_of_sizes, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition

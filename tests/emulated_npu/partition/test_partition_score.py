@@ -4,14 +4,11 @@ The six nodes are visited a b c d e f. Up to c (paragraphs 69, 74 to 79): MACs 1
 40 + 60 + 60 = 160 of 300 bytes, static 20 + 40 + 40 = 100 bytes, routed 60 + 60 + 60 = 180 bytes.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, fabric, groups_of_sizes
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition

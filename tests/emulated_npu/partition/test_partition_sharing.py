@@ -1,12 +1,9 @@
 """Several parts on a core group: figure 1 of the source, and any network with more parts than groups."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition

@@ -1,13 +1,10 @@
 """The order in which a network's nodes are visited: the work pool (S5.3) and the graph that it walks."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, edges, graphs, names, queues
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition

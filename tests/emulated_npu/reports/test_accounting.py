@@ -1,7 +1,5 @@
 """Totals of a run: useful multiply-adds, bytes by class of tensor, instructions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Chrome trace: the rules of the Trace Event Format, and agreement with the timing."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -9,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, compute_apart, convolve, load, machine, operand, sound_programs, steps_of, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

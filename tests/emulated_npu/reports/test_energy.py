@@ -1,12 +1,9 @@
 """The energy of a run: counts of accesses times figures of the machine."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, steps_of, store
 
 from device_agents.emulated_npu.machine import energy_figures, load_preset

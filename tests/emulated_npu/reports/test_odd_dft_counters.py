@@ -1,7 +1,5 @@
 """Counters of convolutions by DFT against closed forms, memory levels, and the kernel DFT (S4.2 to S4.6)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

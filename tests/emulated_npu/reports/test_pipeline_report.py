@@ -1,7 +1,5 @@
 """The report of a pipeline of groups: latency, throughput, load, and bottleneck (S5.7)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

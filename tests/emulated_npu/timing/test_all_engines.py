@@ -1,13 +1,10 @@
 """What holds for every program on machines with two to four queues: all engines and the formula agree on the times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from core_streams import ExactMachine, RandomStream, streams
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from step_times import check_alone
 from timed_programs import CYCLE_PS, machine, programs, sound_programs, tick_by_tick
 

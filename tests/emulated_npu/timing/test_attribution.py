@@ -1,13 +1,10 @@
 """The division of time among layers and waits, and the counters of every layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, sound_programs, steps_of, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

@@ -1,13 +1,10 @@
 """The cost of one command: transfers, the matrix unit, the vector unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault

@@ -1,14 +1,11 @@
 """Networks that are compiled for a larger machine are hardly ever slower, whatever grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as st
 from networks_on_npu import NO_MEMORY, builtin_model, small_machine
 from random_networks import machines_for, random_networks
 from small_models import model, node, values

@@ -1,7 +1,5 @@
 """A queue for the last-level cache: its transfers pass beside those of DDR, and all engines agree on the times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

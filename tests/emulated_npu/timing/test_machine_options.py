@@ -1,13 +1,10 @@
 """Optional keys of a machine: each changes the time of a command as it says, and none changes it by default."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small_models import model, node
 from timed_programs import compute, convolve, load, machine, mfu, operand, steps_of, store
 

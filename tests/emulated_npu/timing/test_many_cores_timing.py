@@ -1,7 +1,5 @@
 """Time of many cores: one core alone equals `schedule`, groups form a pipeline, SEND and RECEIVE join cores."""
 
-from __future__ import annotations
-
 import pytest
 from core_streams import FOUR_CORES, ONE_CHIP, notify, receive, send
 from hypothesis import strategies as st

@@ -1,13 +1,10 @@
 """Memories that multicast: bytes that several cores of a group ask for pass once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from core_streams import ONE_CHIP
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import imported, model, node, values
 from timed_programs import compute, load, machine, steps_of
 

@@ -1,13 +1,10 @@
 """Invariants of the time of every program, on random and built-in networks (S2.6)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import builtin_model, with_varied_weights
 from random_networks import all_options, machines_for, random_networks
 

@@ -1,14 +1,11 @@
 """Cores that share a memory or a link: equal parts, no lost work, and no effect on users of other resources."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from heapq import heappop, heappush
 
 import pytest
 from core_streams import FOUR_CORES, ONE_CHIP, RandomStream, forward, notify, receive, send, streams
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from timed_programs import compute, load, machine, operand, steps_of, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault

@@ -1,9 +1,6 @@
 """Cycles of systolic arrays, compared with following the wavefront element by element."""
 
-from __future__ import annotations
-
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 

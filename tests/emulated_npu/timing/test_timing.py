@@ -1,13 +1,10 @@
 """The time of step lists: the rules of the queues, the formula of S2.6, and invariants of every program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from timed_programs import (
     CYCLE_PS,
     compute,

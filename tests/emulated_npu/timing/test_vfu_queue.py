@@ -1,7 +1,5 @@
 """A VFU with a queue of its own: it works while the MFU does, and all engines and the formula agree on the times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,14 +1,11 @@
 """Fusion rules: written and read, matched without overlap, and learnt from the groups that a device reports."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import ModelProto, helper
 from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags
 

@@ -1,7 +1,5 @@
 """Swish and HardSwish, written as a product with a gate, belong to the operator in which the runtime computes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,14 +1,11 @@
 """Transposes that cancel: harness leaves out those that ONNX Runtime leaves out, and the numbers stay the same."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import onnxruntime
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from number_formats import executed, operators
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import prepared

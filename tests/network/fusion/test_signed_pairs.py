@@ -1,7 +1,5 @@
 """Signed pairs of QuantizeLinear and DequantizeLinear: harness rewrites what ONNX Runtime rewrites, nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

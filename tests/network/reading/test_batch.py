@@ -1,7 +1,5 @@
 """Another batch for networks with fixed shapes: every row is what the file gives for it alone, or a refusal by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

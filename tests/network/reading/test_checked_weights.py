@@ -1,7 +1,5 @@
 """Large weights are checked by their type and size; everything else about a file is checked as before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

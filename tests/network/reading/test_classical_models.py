@@ -1,7 +1,5 @@
 """Models of scikit-learn, LightGBM and XGBoost: operators of ai.onnx.ml, and results that are not numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper

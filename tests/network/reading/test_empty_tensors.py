@@ -1,7 +1,5 @@
 """Tensors without elements, such as the past of a decoder at its first step: constants that take no time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import NodeProto

@@ -1,7 +1,5 @@
 """Functions of a network: how large it becomes when they are expanded is known before any is."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,14 +1,11 @@
 """Inputs that are one number decide what a network computes: --dim gives their values, and they are constants then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, model_of, network_of, node, prepared, run_assembled, run_plain
 

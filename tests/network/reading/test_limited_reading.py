@@ -1,7 +1,5 @@
 """Files are read in a process with limits, which hands back the prepared network as plain data."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

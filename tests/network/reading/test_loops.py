@@ -1,13 +1,10 @@
 """A Loop or Scan whose length is known is read as its iterations, with the values that ONNX Runtime gives it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
 

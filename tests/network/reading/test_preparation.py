@@ -1,7 +1,5 @@
 """Preparation of files: which nodes are timed, which are free, and which files are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

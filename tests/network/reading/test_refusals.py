@@ -1,7 +1,5 @@
 """Refused networks: each error says what, why and the next step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,15 +1,12 @@
 """Preparation follows what ONNX Runtime does when it loads a file: control flow, constants, its own operators."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, IMAGE, model_of, network_of, node, prepared, random_dags, run_assembled, run_plain
 

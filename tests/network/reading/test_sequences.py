@@ -1,13 +1,10 @@
 """Sequences of a known number of tensors are read as what they do with these tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import ModelProto, TensorProto, helper
 from onnx_models import model_of, node, prepared, run_assembled, run_plain
 

@@ -1,15 +1,12 @@
 """The layers that OpenVINO reports, as groups of nodes that rules can be learnt from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from load_requests import request_of
 from onnx import ModelProto
 from onnx_models import random_dags

@@ -1,7 +1,5 @@
 """Layers of a machine whose numbers are known, with the latencies that it gives them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The fit of a machine to layers whose latencies come from known numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys of layers, and their features."""
 
-from __future__ import annotations
-
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
 

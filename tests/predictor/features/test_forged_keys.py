@@ -1,14 +1,11 @@
 """Keys of layers that no network has: a table may hold any text, and describing it takes bounded work."""
 
-from __future__ import annotations
-
 import random
 import re
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fuzz.mutation import mutate_text
 from fuzz.tables import layer_signatures

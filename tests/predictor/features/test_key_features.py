@@ -1,13 +1,10 @@
 """The features of layers from their keys."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from layer_keys import described, window
 
 from harness.network.layers import cut

@@ -1,7 +1,5 @@
 """Features of layers on integers, from their keys."""
 
-from __future__ import annotations
-
 import pytest
 from layer_keys import described, window
 

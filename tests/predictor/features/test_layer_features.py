@@ -1,7 +1,5 @@
 """The features of layers and their derived sizes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

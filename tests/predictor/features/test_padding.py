@@ -1,11 +1,8 @@
 """The share of a window that lies on its map."""
 
-from __future__ import annotations
-
 import pytest
 from convolutions import convolution
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import matrix_product

@@ -1,13 +1,10 @@
 """How many times a device loads the elements of a map whose tiles overlap."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 from convolutions import convolution
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise

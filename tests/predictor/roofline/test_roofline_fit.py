@@ -1,7 +1,5 @@
 """The tiling of a device, and the fit of the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +8,7 @@ import numpy as np
 import pytest
 import tiled_machine
 from convolutions import convolution
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays

@@ -1,13 +1,10 @@
 """What is left of a network's layers whose weights are loaded while others compute."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from harness.predictor.roofline.weight_loads import WeightLoads
 

@@ -1,7 +1,5 @@
 """Conformal intervals and coverage classes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

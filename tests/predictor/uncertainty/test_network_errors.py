@@ -1,7 +1,5 @@
 """Errors shared by the layers of a network, and intervals of sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

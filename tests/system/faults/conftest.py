@@ -5,8 +5,6 @@ To run all faults, with those that take minutes, and write one JSON object per f
     HARNESS_FAULT_TABLE=faults.jsonl python -m pytest -m "long or not long" tests/system/faults
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ at a step of the journal: before its n-th commit of something written, or after 
 and with a limit on the size of the files that it writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """One fault, one campaign: the error, the time until the board is free, what is kept, and how the next session ends."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import getpass

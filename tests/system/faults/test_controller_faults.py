@@ -1,7 +1,5 @@
 """Faults of the controller: killed at every step of the journal, stopped beyond its lease, two at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Faults of the device: its worker, its agent, its version, its runtime, its reboot, its clocks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

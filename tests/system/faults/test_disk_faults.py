@@ -1,7 +1,5 @@
 """Disks that are full, read-only or under a quota, on the host and on the device."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import tempfile

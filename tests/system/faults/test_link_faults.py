@@ -1,7 +1,5 @@
 """Faults of the link and of what answers at its end, between a controller and a device behind a real sshd."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """A network interface that is taken down for real: the device in a network namespace of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,13 +1,10 @@
 """Code generation: the control unit gets back exactly the items, from as few instructions as loops allow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pytest
 from command_cases import compute, dense, load, moved, programs, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.isa.encoding import decode

@@ -1,7 +1,5 @@
 """Repeated items become loops, which unroll to exactly the same items."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,11 +1,8 @@
 """Activations as tables: the operator PiecewiseLinear, which becomes the function TABLE."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import ModelProto, helper
 from small_models import model, node
 

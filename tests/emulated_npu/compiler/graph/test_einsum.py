@@ -1,7 +1,5 @@
 """Einsum becomes products of matrices or element by element, sums, and views."""
 
-from __future__ import annotations
-
 import pytest
 from small_models import functions, imported, model, node, values
 

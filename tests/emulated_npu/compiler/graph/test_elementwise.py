@@ -1,7 +1,5 @@
 """Elementwise operators compute what ONNX Runtime does: functions, comparisons, logic, selection and types."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

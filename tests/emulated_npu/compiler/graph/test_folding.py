@@ -1,14 +1,11 @@
 """Folding merges several nodes into one layer where it may, and never changes results."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import NodeProto
 from small_models import Array, functions, imported, model, node, values
 

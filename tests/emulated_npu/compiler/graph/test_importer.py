@@ -1,7 +1,5 @@
 """Networks as graphs of hardware layers: results, accounting of nodes, parts written in place, outputs and orders."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

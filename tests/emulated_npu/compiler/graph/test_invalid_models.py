@@ -1,7 +1,5 @@
 """Models that are contradictory or exceed limits are refused with the node's name, or computed correctly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

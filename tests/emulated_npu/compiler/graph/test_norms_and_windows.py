@@ -1,13 +1,10 @@
 """Norms, pooling by norms, shrinking, and normalisation over odd axes and with broadcast factors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import NetworkCase, execute, relative_error, small_machine
 from onnx import helper
 from small_models import by_runtime, imported, model, node, values

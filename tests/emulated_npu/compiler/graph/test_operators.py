@@ -1,7 +1,5 @@
 """Products, norms, reductions, movement and picking become layers and views that compute what ONNX Runtime does."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

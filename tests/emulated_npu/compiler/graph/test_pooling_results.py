@@ -1,7 +1,5 @@
 """Pooling that only picks elements is a view inside a network, and a layer if its result is an output."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto

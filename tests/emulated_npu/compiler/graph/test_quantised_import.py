@@ -1,7 +1,5 @@
 """Networks with quantised operators that cannot be compiled, or only in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

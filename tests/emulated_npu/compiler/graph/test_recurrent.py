@@ -1,13 +1,10 @@
 """LSTM, GRU and RNN are unrolled in time; their values are those of ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from reference_graph import run_graph
 from small_models import by_runtime, functions, imported, model, node, values

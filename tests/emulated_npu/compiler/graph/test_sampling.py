@@ -1,13 +1,10 @@
 """GridSample, AffineGrid, Col2Im and MaxUnpool."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from reference_graph import run_graph

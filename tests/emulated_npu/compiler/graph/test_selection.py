@@ -1,11 +1,8 @@
 """TopK selects by repeated maxima, or by ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from onnx import ModelProto, TensorProto, helper
 from reference_graph import run_graph

@@ -1,11 +1,8 @@
 """Cumulative sums, reversed sequences, Range and ConstantOfShape."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 from small_models import imported, model, node, values
 

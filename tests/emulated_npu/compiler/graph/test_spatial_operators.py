@@ -1,13 +1,10 @@
 """Operators over the axes of a map compute what ONNX Runtime does: convolutions, pooling and resizing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from small_models import Array, functions, imported, model, node, values
 
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator

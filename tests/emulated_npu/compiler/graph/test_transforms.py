@@ -1,13 +1,10 @@
 """DFT and STFT of constant length are products by constant matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from onnx import TensorProto, helper
 from small_models import functions, imported, model, node, values

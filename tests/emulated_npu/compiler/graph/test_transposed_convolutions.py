@@ -1,13 +1,10 @@
 """Transposed convolutions become convolutions that compute phases, and copies that join them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from small_models import functions, imported, model, node, values
 from systems_of_cores import checked_run, compiled_for, in_turn, with_cores

@@ -1,13 +1,10 @@
 """The algebra of views agrees with numpy for every operation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.compiler.graph import views

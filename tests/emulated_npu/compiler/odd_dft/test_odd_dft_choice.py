@@ -1,7 +1,5 @@
 """Convolutions are computed by DFT of odd blocks if that is predicted to be faster, or forced (S4.1, S4.7)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutions whose chain reads one part of a tensor and writes another, as concatenations in dense blocks do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

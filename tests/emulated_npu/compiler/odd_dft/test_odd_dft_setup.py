@@ -1,7 +1,5 @@
 """The setup of a program computes the kernel DFTs once, and is part of the program file and listing (S4.5)."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

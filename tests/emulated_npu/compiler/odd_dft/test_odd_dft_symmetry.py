@@ -1,7 +1,5 @@
 """The commands of a program compute only N + 1 results of each direction, by conjugate symmetry (S4.3, S4.4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

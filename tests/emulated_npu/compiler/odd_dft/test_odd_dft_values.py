@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, event, given, settings, strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, execute, network_of, relative_error, small_machine
 from odd_dft_networks import by_dft, convolution, error_of
 from small_models import node, values

@@ -1,14 +1,11 @@
 """Weights pass through the last-level cache while the IO queue would wait, and the results stay the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from command_cases import dense
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small_models import model, node
 
 from device_agents.emulated_npu.cached_value import CachedValue

@@ -1,11 +1,8 @@
 """Networks on a machine with a queue for the last-level cache: the same values in every order, and no slower."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import (
     TOLERANCE,
     NetworkCase,

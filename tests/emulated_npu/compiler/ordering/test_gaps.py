@@ -1,12 +1,9 @@
 """Transfers run in the order of time, and the order keeps every dependence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from command_cases import commands, compute, conflicting_pairs, dense, load, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import dependencies, stream_of

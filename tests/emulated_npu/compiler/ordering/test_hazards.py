@@ -1,10 +1,7 @@
 """Dependences between commands miss no conflict, and views that interleave do not depend on each other."""
 
-from __future__ import annotations
-
 from command_cases import commands, compute, conflicting_pairs, dense, load, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import STORE, dependencies, stream_of
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space

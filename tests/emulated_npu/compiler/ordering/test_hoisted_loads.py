@@ -1,10 +1,7 @@
 """Loads are hoisted as early as dependences and the window allow."""
 
-from __future__ import annotations
-
 from command_cases import commands, compute, conflicting_pairs, load, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import LOADS, UNITS, stream_of
 from device_agents.emulated_npu.compiler.ordering.order import hoist_loads

@@ -1,11 +1,8 @@
 """What a memory holds after writes, in parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.residency import HeldBytes
 

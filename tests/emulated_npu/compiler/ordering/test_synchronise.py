@@ -1,13 +1,10 @@
 """Any schedule that queues and semaphores allow respects the dependences, with few waits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
 from command_cases import commands, compute, conflicting_pairs, load, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES, fence_between_layers, synchronise
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait

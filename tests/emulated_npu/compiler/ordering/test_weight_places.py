@@ -1,10 +1,7 @@
 """Blocks in SB get other addresses with the same content, and may arrive while others are in use."""
 
-from __future__ import annotations
-
 from command_cases import dense
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, dependencies
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights

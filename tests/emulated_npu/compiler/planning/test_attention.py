@@ -1,14 +1,11 @@
 """Attention keeps keys and values of a head on chip and its scores inside the chain, and batches run item by item."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from onnx import NodeProto
 from small_models import node, values

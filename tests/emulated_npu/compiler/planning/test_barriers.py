@@ -1,13 +1,10 @@
 """Memory that the cores of a group share is reused only when all cores have finished with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.planning.barriers import Phases, barriers, with_notices

@@ -1,12 +1,9 @@
 """Values share the last-level cache by lifetime, and lie over others that a chain reads for the last time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 

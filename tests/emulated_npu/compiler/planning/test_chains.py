@@ -1,7 +1,5 @@
 """The commands of the binary show the passes of a chain: rows computed, kept in and retrieved from the halo buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

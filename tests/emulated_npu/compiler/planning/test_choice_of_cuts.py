@@ -1,7 +1,5 @@
 """Layers are cut so that they fetch little more than they must, and as well as any choice that a person forces."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The halo of a chain competes with a layer that needs all of NB."""
 
-from __future__ import annotations
-
 import pytest
 from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values

@@ -1,15 +1,12 @@
 """What a process keeps of the networks that it has compiled."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import execute, network_of, small_machine
 from random_networks import machines_for, random_networks
 from small_models import node, values

@@ -1,15 +1,12 @@
 """Cores wait for messages before the commands that need them, and report messages that never arrive."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import small_machine
 from scratchpad import Array, dense
 from systems_of_cores import with_cores

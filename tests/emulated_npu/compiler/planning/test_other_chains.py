@@ -1,7 +1,5 @@
 """Chains of short networks are compared with others by the formula, which knows what overlaps with neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

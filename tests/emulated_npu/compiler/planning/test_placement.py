@@ -1,12 +1,9 @@
 """Operands address the elements of regions, and buffers share addresses only at different times."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis

@@ -1,13 +1,10 @@
 """The compiler decides where chains end and what stays on chip, by predicted time."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import chain, pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import (
     NetworkCase,
     builtin_model,

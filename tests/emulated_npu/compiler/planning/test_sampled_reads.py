@@ -1,13 +1,10 @@
 """Layers with a kernel of one element and a stride fetch only the elements that they read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 

@@ -1,13 +1,10 @@
 """Several pixels side by side fill an array that few channels leave idle, and compute the same values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 

@@ -1,15 +1,12 @@
 """A chain is cut into tiles so that every pass has the new, held and kept parts that it needs (S3.2, S3.3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, event, given, settings, strategies as st
 from networks_on_npu import NetworkCase
 from onnx import load_model_from_string
 from random_networks import WINDOWS, random_networks

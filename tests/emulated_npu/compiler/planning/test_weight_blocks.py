@@ -1,11 +1,8 @@
 """Every weight is in one block, blocks keep to their budget, and operands address the right bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import small_machine
 from scratchpad import Scratchpad
 from small_models import model, node, values

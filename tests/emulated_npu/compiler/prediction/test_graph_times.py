@@ -1,7 +1,5 @@
 """Chains of a graph that are compared with others, by what a predictor knows of the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

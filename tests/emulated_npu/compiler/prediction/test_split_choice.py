@@ -1,14 +1,11 @@
 """Splits over the cores of a group keep the values, and the compiler chooses them by predicted time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from networks_on_npu import network_of
 from random_networks import WINDOWS, machines_for, random_networks
 from small_models import imported, model, node, values

@@ -1,13 +1,10 @@
 """Random and built-in networks on several core groups compute the values of one core."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, event, given, settings, strategies as st
 from networks_on_npu import NetworkCase, builtin_network, execute, relative_error
 from random_networks import all_options, machines_for, random_networks
 from systems_of_cores import assignments, checked_run, compiled_for, with_cores

@@ -1,10 +1,7 @@
 """Possible assignments of layers to core groups are accepted, others refused with the reason."""
 
-from __future__ import annotations
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import NetworkCase, network_of, small_machine
 from random_networks import random_networks
 from small_models import node, values

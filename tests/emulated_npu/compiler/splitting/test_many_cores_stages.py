@@ -1,7 +1,5 @@
 """Networks on several core groups compute the values of one core, for any crossings between groups."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Slices of a layer compute their parts of the same values, and nothing twice."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -11,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from onnx import NodeProto
 from random_networks import WINDOWS, random_networks

@@ -1,7 +1,5 @@
 """Operators that functions define, and branches with a constant condition: values, accounting and names in errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

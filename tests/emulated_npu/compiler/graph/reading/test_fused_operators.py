@@ -1,7 +1,5 @@
 """Operators of ONNX Runtime's optimizers are compiled as those that they fuse, and have the runtime's values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products by weights of few bits, and by integers with scales, have ONNX Runtime's values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention of ONNX Runtime becomes products and a softmax, with the runtime's values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,14 +1,11 @@
 """Scattering to places that the network computes has ONNX Runtime's values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import NodeProto
 from small_models import imported, model, node, values
 
