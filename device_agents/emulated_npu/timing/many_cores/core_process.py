@@ -9,7 +9,6 @@ catch up, so entries are still served in order of time.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
@@ -23,7 +22,6 @@ from device_agents.emulated_npu.timing.many_cores.core_code import (
     TRANSFERS,
     WAIT,
     CoreCode,
-    MessageTransfer,
 )
 from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import TICKET_BITS
@@ -39,8 +37,8 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
         core = _CoreRun(code, stream, run, begin_ps)
         yield from core.served()
         if run == stream.kept_run:
-            stream.kept[code.index] = core.times(begin_ps)
-        end_run(stream, code, core.result(begin_ps))
+            stream.kept[code.index] = core.times()
+        end_run(stream, code, core.result())
     yield  # never resumed after the last run
 
 
@@ -86,15 +84,17 @@ class _RunningQueue:
 
 
 class _CoreRun:
+    """One run of one core: `begin_ps` is its start, and the `..._ps` of its waits are those of `InputRun`."""
+
     def __init__(self, code: CoreCode, stream: StreamState, run: int, begin_ps: int) -> None:
         self._code, self._stream, self._run, self._clock_ps = code, stream, run, begin_ps
-        machine = code.machine
+        self._begin_ps, machine = begin_ps, code.machine
         self._queues = [_RunningQueue(code, number, depth, begin_ps) for number, depth in machine.queue_depths.items()]
         self._issued_ps: list[int] = []  # of steps that enter no queue
-        self._waits = CoreWaits()
         self._window = TransferWindow(machine.io_outstanding) if machine.io_outstanding > 1 else None
         self._units = [0] * len(code.semaphores)
-        self._position = self._io_ps = self._blocked = 0
+        self._position = self._blocked = 0
+        self._io_ps = self._starved_ps = self._exchange_ps = self._blocked_ps = 0
 
     def served(self) -> Generator[None, int, None]:
         """Issue and serve all steps; raises `Deadlock` and `BudgetExceeded`."""
@@ -118,7 +118,7 @@ class _CoreRun:
                 elif queue is not io:
                     queue.serve(ready_ps, ready_ps + op)
                 elif op >= 0 and self._window is None:
-                    heappush(events, joining(ready_ps, ready_ps, op))
+                    heappush(events, _joining(ready_ps, ready_ps, op))
                     end_ps = yield
                     self._io_ps += end_ps - ready_ps
                     io.serve(ready_ps, end_ps)
@@ -128,20 +128,18 @@ class _CoreRun:
                     step = self._code.step_of(queue.number, queue.head - 1)
                     raise over_budget(step, limit_ps, self._code.source.core)
         if self._position < len(self._code.kinds) or any(each.head < len(each.issued_ps) for each in self._queues):
-            heads = [(each.head, len(each.issued_ps)) for each in self._queues]
-            raise locked_core(self._code, self._position, heads, self._units)
+            raise self._locked()
 
-    def times(self, begin_ps: int) -> EntryTimes:
+    def times(self) -> EntryTimes:
         """Return the times of all entries."""
         issued = (*(each.issued_ps for each in self._queues), self._issued_ps)
         served = tuple(each.served_ps for each in self._queues)
-        return EntryTimes(begin_ps, issued, served, tuple(each.finished_ps for each in self._queues))
+        return EntryTimes(self._begin_ps, issued, served, tuple(each.finished_ps for each in self._queues))
 
-    def result(self, begin_ps: int) -> InputRun:
+    def result(self) -> InputRun:
         """Return the record of the run."""
         end_ps = max(self._clock_ps, *(each.free_ps for each in self._queues))
-        waits = self._waits
-        return InputRun(begin_ps, end_ps, self._io_ps, waits.starved_ps, waits.exchange_ps, waits.blocked_ps)
+        return InputRun(self._begin_ps, end_ps, self._io_ps, self._starved_ps, self._exchange_ps, self._blocked_ps)
 
     def _issue(self) -> tuple[_RunningQueue, int]:
         """Run the control unit until it depends on an entry that is not served yet.
@@ -206,133 +204,102 @@ class _CoreRun:
             self._window.block(now_ps)
 
     def _transfer(self, queue: _RunningQueue, op: int, now_ps: int) -> Generator[None, int, None]:
-        """Serve a transfer or a message."""
-        window = self._window
-        asked_ps = now_ps if window is None else window.asked_ps(queue.issued_ps[queue.head])
-        if op >= 0:
-            heappush(self._stream.events, joining(asked_ps, now_ps, op))
-            end_ps = yield
-            busy_ps = end_ps - now_ps
+        """Serve a transfer, several of one command, or a message."""
+        window, entry = self._window, queue.head
+        asked_ps = now_ps if window is None else window.asked_ps(queue.issued_ps[entry])
+        if op == RECEIVE:
+            now_ps = end_ps = yield from self._message(entry, now_ps)
+        elif op == SEND:
+            now_ps = yield from self._slot(entry, now_ps)
+            end_ps = yield from self._joined(self._code.messages[entry].joins, now_ps, now_ps)
+            self._deliver(entry, end_ps)
         else:
-            times_ps = asked_ps, now_ps
-            now_ps, end_ps, busy_ps = yield from exchange(
-                self._stream, self._code, queue.head, self._run, times_ps, self._waits
-            )
+            joins = (op,) if op >= 0 else self._code.transfers[entry]
+            end_ps = yield from self._joined(joins, asked_ps, now_ps)
         if window is not None:
             window.end(end_ps)
-            if op < 0 and op != TRANSFERS:
+            if op in (RECEIVE, SEND):
                 window.block(end_ps)
-        self._io_ps += busy_ps
+        self._io_ps += end_ps - now_ps
         queue.serve(now_ps, end_ps)
 
+    def _joined(self, joins: Sequence[int], asked_ps: int, now_ps: int) -> Generator[None, int, int]:
+        """Return the end of transfers that are requested at `asked_ps` and move data from `now_ps` at the earliest."""
+        if not joins:
+            return now_ps
+        self._stream.pending[self._code.index] = len(joins)
+        for join in joins:
+            heappush(self._stream.events, _joining(asked_ps, now_ps, join))
+        end_ps = yield
+        return end_ps
 
-@dataclass(slots=True)
-class CoreWaits:
-    """How long the IO queue of a core has waited in a run, by cause (`InputRun`)."""
+    def _message(self, entry: int, now_ps: int) -> Generator[None, int, int]:
+        """Return when a RECEIVE that reaches the head of its queue at `now_ps` has its message."""
+        message = self._code.messages[entry]
+        channel = message.channel
+        if channel is not None and channel.arrivals:
+            arrival_ps = channel.arrivals.popleft()
+        else:
+            if channel is not None:
+                channel.parked = True
+            arrival_ps = yield from self._stopped(entry)
+        waited_ps = max(0, arrival_ps - now_ps)
+        if message.is_foreign:
+            self._starved_ps += waited_ps
+        else:
+            self._exchange_ps += waited_ps
+        return now_ps + waited_ps
 
-    starved_ps: int = 0
-    exchange_ps: int = 0
-    blocked_ps: int = 0
+    def _slot(self, entry: int, now_ps: int) -> Generator[None, int, int]:
+        """Return when a SEND that reaches the head of its queue at `now_ps` can begin.
+
+        The receiving group must have ended the run that is its ring's depth earlier.
+        """
+        ring = self._code.messages[entry].ring
+        if ring is None or self._run < ring.depth:
+            return now_ps
+        awaited = self._run - ring.depth
+        if awaited < len(ring.ends_ps):
+            free_ps = ring.ends_ps[awaited]
+        else:
+            ring.waiting.setdefault(awaited, []).append(self._code.index)
+            free_ps = yield from self._stopped(entry)
+        waited_ps = max(0, free_ps - now_ps)
+        self._blocked_ps += waited_ps
+        return now_ps + waited_ps
+
+    def _stopped(self, entry: int) -> Generator[None, int, int]:
+        """Wait at an entry of the IO queue for another core; return until when."""
+        self._stream.stops[self._code.index] = entry
+        until_ps = yield
+        del self._stream.stops[self._code.index]
+        return until_ps
+
+    def _deliver(self, entry: int, now_ps: int) -> None:
+        """Put the message of a SEND on its way."""
+        message = self._code.messages[entry]
+        channel, arrival_ps = message.channel, now_ps + message.delay_ps
+        if channel is not None and channel.parked:
+            channel.parked = False
+            self._stream.ready.append((channel.receiver, arrival_ps))
+        elif channel is not None:
+            channel.arrivals.append(arrival_ps)
+
+    def _locked(self) -> Deadlock:
+        """Return the error for queues that wait for each other."""
+        code, steps = self._code, self._code.source.steps
+        heads = {
+            each.number: code.step_of(each.number, each.head) if each.head < len(each.issued_ps) else None
+            for each in self._queues
+        }
+        stuck = steps[self._position] if self._position < len(steps) else None
+        return locked(heads, stuck, lambda number: self._units[code.semaphores[number]], code.source.core)
 
 
-def locked_core(code: CoreCode, position: int, entries: Sequence[tuple[int, int]], units: Sequence[int]) -> Deadlock:
-    """Return the error for a core whose queues wait for each other; `entries` are head and number of each queue."""
-    heads = {
-        queue: code.step_of(queue, head) if head < count else None
-        for queue, (head, count) in zip(Queue, entries, strict=False)
-    }
-    steps = code.source.steps
-    stuck = steps[position] if position < len(steps) else None
-    return locked(heads, stuck, lambda number: units[code.semaphores[number]], code.source.core)
-
-
-def joining(asked_ps: int, now_ps: int, join: int) -> int:
+def _joining(asked_ps: int, now_ps: int, join: int) -> int:
     """Return the event of a transfer that is requested at `asked_ps` and moves data from `now_ps` at the earliest.
 
     `join` holds its latency and its ticket.
     """
     latency_ps, ticket = join >> TICKET_BITS, join & ((1 << TICKET_BITS) - 1)
     return (max(now_ps, asked_ps + latency_ps) << TICKET_BITS) + ticket
-
-
-def exchange(
-    stream: StreamState, code: CoreCode, entry: int, run: int, times_ps: tuple[int, int], waits: CoreWaits
-) -> Generator[None, int, tuple[int, int, int]]:
-    """Serve a RECEIVE, a SEND or a command with several transfers; return its start, its end and the transfer time.
-
-    `times_ps`: when its transfers are requested, if it waits for no other core, and when it reaches the head.
-    """
-    op, (asked_ps, now_ps) = code.ops[Queue.IO][entry], times_ps
-    if op == RECEIVE:
-        now_ps = yield from _message(stream, code, entry, now_ps, waits)
-        return now_ps, now_ps, 0
-    joins = code.transfers[entry] if op == TRANSFERS else code.messages[entry].joins
-    if op == SEND:
-        asked_ps = now_ps = yield from _slot(stream, code, entry, run, now_ps, waits)
-    end_ps = now_ps
-    if joins:
-        stream.pending[code.index] = len(joins)
-        for join in joins:
-            heappush(stream.events, joining(asked_ps, now_ps, join))
-        end_ps = yield
-    if op == SEND:
-        _deliver(stream, code.messages[entry], end_ps)
-    return now_ps, end_ps, end_ps - now_ps
-
-
-def _message(
-    stream: StreamState, code: CoreCode, entry: int, now_ps: int, waits: CoreWaits
-) -> Generator[None, int, int]:
-    """Return when a RECEIVE that reaches the head of its queue at `now_ps` has its message."""
-    channel = code.messages[entry].channel
-    if channel is not None and channel.arrivals:
-        arrival_ps = channel.arrivals.popleft()
-    else:
-        if channel is not None:
-            channel.parked = True
-        stream.stops[code.index] = entry
-        arrival_ps = yield
-        del stream.stops[code.index]
-    if arrival_ps <= now_ps:
-        return now_ps
-    if code.messages[entry].is_foreign:
-        waits.starved_ps += arrival_ps - now_ps
-    else:
-        waits.exchange_ps += arrival_ps - now_ps
-    return arrival_ps
-
-
-def _slot(
-    stream: StreamState, code: CoreCode, entry: int, run: int, now_ps: int, waits: CoreWaits
-) -> Generator[None, int, int]:
-    """Return when a SEND that reaches the head of its queue at `now_ps` can begin.
-
-    The receiving group must have ended the run that is its ring's depth earlier.
-    """
-    ring = code.messages[entry].ring
-    if ring is None or run < ring.depth:
-        return now_ps
-    awaited = run - ring.depth
-    if awaited < len(ring.ends_ps):
-        free_ps = ring.ends_ps[awaited]
-    else:
-        ring.waiting.setdefault(awaited, []).append(code.index)
-        stream.stops[code.index] = entry
-        free_ps = yield
-        del stream.stops[code.index]
-    if free_ps <= now_ps:
-        return now_ps
-    waits.blocked_ps += free_ps - now_ps
-    return free_ps
-
-
-def _deliver(stream: StreamState, message: MessageTransfer, now_ps: int) -> None:
-    """Put a message on its way."""
-    channel = message.channel
-    if channel is None:
-        return
-    if channel.parked:
-        channel.parked = False
-        stream.ready.append((channel.receiver, now_ps + message.delay_ps))
-    else:
-        channel.arrivals.append(now_ps + message.delay_ps)
