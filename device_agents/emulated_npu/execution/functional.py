@@ -17,7 +17,7 @@ from device_agents.emulated_npu.execution.integer_values import evaluate as eval
 from device_agents.emulated_npu.execution.interleaving import Order, run_items
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.execution.operand_memories import operands_of
+from device_agents.emulated_npu.execution.operand_checks import operands_of
 from device_agents.emulated_npu.execution.vector_unit import piecewise_linear
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.execution.functional import (
 )
 from device_agents.emulated_npu.execution.interleaving import Order, run_while_possible
 from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.execution.operand_memories import fault, operands_of
+from device_agents.emulated_npu.execution.operand_checks import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine

@@ -27,8 +27,8 @@ from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, la
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import over_budget
+from device_agents.emulated_npu.timing.queue_rules import UnitFeeds
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
-from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _NO_LIMIT_PS = 1 << 62

@@ -12,7 +12,7 @@ from typing import Literal
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
+from device_agents.emulated_npu.compiler.odd_dft.choice import NoDft
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.machine import Machine, area_mm2
 from harness.errors import InputError

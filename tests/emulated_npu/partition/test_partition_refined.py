@@ -12,9 +12,10 @@ from device_agents.emulated_npu.partition.balanced import (
     StageTimes,
     StorageLimits,
     balanced_partition,
+    group_loads,
+    refined_partition,
 )
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
-from device_agents.emulated_npu.partition.refined import group_loads, refined_partition
 from device_agents.emulated_npu.partition.traversal import traverse
 
 

@@ -17,8 +17,8 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.timing.queue_rules import UnitFeeds
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, SharedResource, transfer_key
-from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 # The kind of a step is the number of its queue, or one of these.

@@ -13,17 +13,16 @@ from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.timing.failures import locked, over_budget
-from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
 from device_agents.emulated_npu.timing.many_cores.core_code import (
     FENCE,
     POST,
     RECEIVE,
     SEND,
-    TRANSFERS,
     WAIT,
     CoreCode,
 )
 from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, InputRun, StreamState, end_run
+from device_agents.emulated_npu.timing.queue_rules import TransferWindow
 from device_agents.emulated_npu.timing.resources import TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 

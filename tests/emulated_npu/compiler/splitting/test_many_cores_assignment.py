@@ -11,7 +11,7 @@ from small_models import node, values
 from systems_of_cores import assignments, groups_of, with_cores
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.graph.producers import layer_producers
+from device_agents.emulated_npu.compiler.graph.regions import layer_producers
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     GroupAssignment,
