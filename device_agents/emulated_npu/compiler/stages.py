@@ -33,7 +33,7 @@ from device_agents.emulated_npu.compiler.planning.search.chain_planner import De
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
@@ -144,11 +144,9 @@ def compile_system(
 
     `splits` selects, by the index of a layer, how the cores of its group share it; other layers run on the first core.
     Without `splits` the compiler chooses the splits that it predicts to be fastest. With "resident", weights that fit
-    in SB stay there from input to input. Raises InvalidAssignment, DoesNotFit, or ChipTooSmall, which names the
-    groups of the chip.
+    in SB stay there from input to input. Raises DoesNotFit, or ChipTooSmall, which names the groups of the chip.
     """
     machine = machine_for(graph, machine)
-    check_assignment(assignment, graph, machine)
     roomy = with_room(machine)
     if splits is None:
         splits = predicted_splits(graph, roomy, assignment, options)

@@ -21,7 +21,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
@@ -50,28 +50,13 @@ class StageTimes:
 
     `node_times[group][position]` is the time on a group of the node at a position of the traversal. The stage that ends
     before a position sends `cut_bytes[position]` (`NodeGraph.cut_bytes`) at `time_per_byte[group]`. Stages whose
-    weights stay in the group take the times of `resident`, if there are any. Raises `InvalidPartition` if lengths do
-    not match, or a number is negative or not finite.
+    weights stay in the group take the times of `resident`, if there are any.
     """
 
     node_times: tuple[tuple[float, ...], ...]
     cut_bytes: tuple[int, ...]
     time_per_byte: tuple[float, ...]
     resident: ResidentTimes | None = None
-
-    def __post_init__(self) -> None:
-        others = () if self.resident is None else self.resident.node_times
-        for group, times in enumerate((*self.node_times, *others)):
-            if len(times) + 1 != len(self.cut_bytes):
-                what = f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts"
-                raise InvalidPartition(what, "there must be one cut more than nodes")
-        if len(self.time_per_byte) != len(self.node_times):
-            what = f"times per byte of {len(self.time_per_byte)} groups"
-            raise InvalidPartition(what, f"there are {len(self.node_times)} groups")
-        node_times = (time for times in (*self.node_times, *others) for time in times)
-        for value in (*node_times, *self.cut_bytes, *self.time_per_byte):
-            if not 0 <= value < float("inf"):
-                raise InvalidPartition(f"a stage time contains {value}", "times and bytes are at least 0 and finite")
 
     def __call__(self, start: int, stop: int, group: int) -> float:
         """Return the time of positions [start, stop) on a group."""
@@ -140,8 +125,6 @@ def balanced_partition(
     nodes, demand and limit, if no stages are allowed.
     """
     check_demand(graph, traversal, groups)
-    if len(cost.node_times) != len(groups):
-        raise InvalidPartition(f"node times on {len(cost.node_times)} groups", f"there are {len(groups)} groups")
     stages = _Stages(graph, traversal, groups, cost, limits or StorageLimits.of(groups))
     largest, _ = _best(len(groups), stages.table, np.maximum)
     if np.isinf(largest):

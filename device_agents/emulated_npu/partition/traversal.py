@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.node_graph import NodeGraph
 
 
@@ -52,11 +51,8 @@ def traverse_from(graph: NodeGraph, start: int) -> Traversal:
 
     The first leg visits the start and its dependents (predecessors outside the leg do not count), the second leg the
     rest. If the second leg begins a new sub-structure, the graph of sub-structures has no cycle: all dependents of the
-    first leg are in it, so no edge leads from it to the second leg, and within a leg edges follow the order. Raises
-    `InvalidPartition` if `start` is not a node.
+    first leg are in it, so no edge leads from it to the second leg, and within a leg edges follow the order.
     """
-    if not 0 <= start < len(graph.nodes):
-        raise InvalidPartition(f"start at node {start}", f"the network has nodes 0 to {len(graph.nodes) - 1}")
     reached = [start]
     found = {start}
     for index in reached:

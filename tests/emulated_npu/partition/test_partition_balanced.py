@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -161,21 +160,3 @@ def test_more_groups_than_nodes_are_refused() -> None:
     with pytest.raises(InvalidPartition, match="3 core groups for 2 nodes") as caught:
         balanced_partition(graph, traverse(graph), groups_of_sizes(fabric(1, 3), [1] * 3), _times([1, 1], 3))
     assert "at most 2 groups" in caught.value.why
-
-
-@pytest.mark.parametrize("value", [-1.0, math.nan])
-def test_an_invalid_time_is_refused(value: float) -> None:
-    """The error names the value."""
-    with pytest.raises(InvalidPartition, match=f"a stage time contains {value}"):
-        _times([1.0, value], 1)
-
-
-def test_times_that_do_not_match_are_refused() -> None:
-    """There must be one cut more than nodes, and node and byte times for every group."""
-    graph = _macs(1, 1)
-    with pytest.raises(InvalidPartition, match="2 node times on group 0 for 2 cuts"):
-        StageTimes(((1.0, 1.0),), (0, 0), (0.0,))
-    with pytest.raises(InvalidPartition, match="times per byte of 2 groups"):
-        StageTimes(((1.0, 1.0),), (0, 0, 0), (0.0, 0.0))
-    with pytest.raises(InvalidPartition, match="node times on 1 groups"):
-        balanced_partition(graph, traverse(graph), groups_of_sizes(fabric(1, 2), [1] * 2), _times([1, 1], 1))

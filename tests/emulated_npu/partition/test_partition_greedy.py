@@ -399,12 +399,3 @@ def test_a_start_in_the_middle_needs_two_groups() -> None:
             SIX_NODES, traverse_from(SIX_NODES, 3), groups_of_sizes(fabric(1, 1), [1] * 1), SplitRule(COMPUTE, 1e9)
         )
     assert "at least 2" in caught.value.why
-
-
-def test_a_traversal_of_another_network_and_groups_that_share_a_core_are_refused() -> None:
-    """A traversal of another network and groups with a common core are refused."""
-    groups = groups_of_sizes(fabric(1, 2), [1] * 2)
-    with pytest.raises(InvalidPartition, match="a traversal of 2 nodes"):
-        partition_by_score(SIX_NODES, traverse(_macs(1, 1)), groups, SplitRule(COMPUTE))
-    with pytest.raises(InvalidPartition, match="core 0 is in group 0 and in group 1"):
-        partition_by_score(SIX_NODES, traverse(SIX_NODES), (groups[0], groups[0]), SplitRule(COMPUTE))
