@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, known, scalar_of
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
@@ -188,14 +188,10 @@ def _shrink(build: Builder, node: OnnxNode) -> None:
     dtype, bias, limit = build.dtype(source), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
     if dtype not in FLOATS:
         raise unsupported(node, f"Its element type is {dtype.name.lower()}; only numbers with fractions shrink")
-    zero = known(f"{node.outputs[0]}.zero", np.zeros(()), dtype)
-    rest = views.expanded(build.constant_view(zero), output.shape)
+    rest = views.expanded(build.fixed("zero", np.zeros(()), dtype), output.shape)
     for name, mode, end, sign in (("above", Binary.GREATER, limit, -1.0), ("below", Binary.LESS, -limit, 1.0)):
-        beyond = build.temporary(name, output.shape, DataType.BOOL)
-        bound = build.constant_view(known(f"{node.outputs[0]}.{name} limit", np.array(end), dtype))
-        build.binary(mode, source, bound, beyond)
-        moved = build.temporary(f"moved {name}", output.shape, dtype)
-        build.map(source, moved, Activation.SCALE, 1.0, sign * bias)
+        beyond = build.combined(name, mode, source, build.fixed(f"{name} limit", end, dtype), DataType.BOOL)
+        moved = build.mapped(f"moved {name}", source, Activation.SCALE, 1.0, sign * bias)
         chosen = output if name == "below" else build.temporary("chosen", output.shape, dtype)
         build.layer(Function.WHERE, [beyond, moved, rest], chosen)
         rest = chosen
@@ -204,17 +200,14 @@ def _shrink(build: Builder, node: OnnxNode) -> None:
 def _binarizer(build: Builder, node: OnnxNode) -> None:
     """Add a Binarizer of ONNX's domain for machine learning: 1 above the threshold, else 0."""
     source = build.view(node.inputs[0])
-    above = build.temporary("above", source.shape, DataType.BOOL)
-    limit = known(f"{node.outputs[0]}.threshold", np.array(node.attribute("threshold", 0.0)), build.dtype(source))
-    build.binary(Binary.GREATER, source, build.constant_view(limit), above)
-    build.copy(above, build.result())
+    limit = build.fixed("threshold", node.attribute("threshold", 0.0), build.dtype(source))
+    build.copy(build.combined("above", Binary.GREATER, source, limit, DataType.BOOL), build.result())
 
 
 def _is_nan(build: Builder, node: OnnxNode) -> None:
     """Add an IsNaN: only what is not a number differs from itself."""
     source = build.view(node.inputs[0])
-    same = build.temporary("same", source.shape, DataType.BOOL)
-    build.binary(Binary.EQUAL, source, source, same)
+    same = build.combined("same", Binary.EQUAL, source, source, DataType.BOOL)
     build.map(same, build.result(), Activation.NOT)
 
 
@@ -224,12 +217,9 @@ def _is_infinite(build: Builder, node: OnnxNode) -> None:
     dtype = build.dtype(source)
     positive, negative = node.attribute("detect_positive", 1), node.attribute("detect_negative", 1)
     if positive and negative:
-        magnitude = build.temporary("magnitude", source.shape, dtype)
-        build.map(source, magnitude, Activation.ABS)
-        source = magnitude
+        source = build.mapped("magnitude", source, Activation.ABS)
     wanted = (float("inf") if positive else float("-inf")) if positive or negative else float("nan")
-    constant = known(f"{node.outputs[0]}.infinity", np.array(wanted), dtype)
-    build.binary(Binary.EQUAL, source, build.constant_view(constant), build.result())
+    build.binary(Binary.EQUAL, source, build.fixed("infinity", wanted, dtype), build.result())
 
 
 def _where(build: Builder, node: OnnxNode) -> None:
@@ -239,14 +229,13 @@ def _where(build: Builder, node: OnnxNode) -> None:
 
 def _trilu(build: Builder, node: OnnxNode) -> None:
     """Add a Trilu of constant diagonal: zeros below it, or above it."""
-    output, name = build.result(), node.outputs[0]
+    output = build.result()
     diagonal = int(build.number(node.inputs[1], "diagonal")) if node.input(1) else 0
     upper = bool(node.attribute("upper", 1))
     rows, columns = output.shape[-2:]
     kept = np.tri(rows, columns, diagonal - upper, dtype=bool) != upper
-    zero = known(f"{name}.zero", np.zeros(()), build.dtype(output))
-    parts = (known(f"{name}.kept", kept, DataType.BOOL), zero)
-    mask, rest = (views.expanded(build.constant_view(part), output.shape) for part in parts)
+    parts = build.fixed("kept", kept, DataType.BOOL), build.fixed("zero", np.zeros(()), build.dtype(output))
+    mask, rest = (views.expanded(part, output.shape) for part in parts)
     build.layer(Function.WHERE, [mask, build.view(node.inputs[0]), rest], output)
 
 
@@ -297,8 +286,7 @@ def _piecewise_linear(build: Builder, node: OnnxNode) -> None:
     points = np.array([breakpoints, values], NUMPY_TYPES[dtype])
     if not np.isfinite(points).all() or not (np.diff(points[0]) > 0).all():
         raise unsupported(node, f"Its points are not finite, or its breakpoints do not ascend in {dtype.name.lower()}")
-    table = build.constant_view(known(f"{node.outputs[0]}.table", points, dtype))
-    build.layer(Function.TABLE, [source, table], build.result())
+    build.layer(Function.TABLE, [source, build.fixed("table", points, dtype)], build.result())
 
 
 HANDLERS: Mapping[str, Handler] = {PIECEWISE_LINEAR: _piecewise_linear}

@@ -132,9 +132,7 @@ def _constant_of_shape(build: Builder, node: OnnxNode) -> None:
     kind = build.type(node.outputs[0])
     value = node.attribute("value")
     array = np.zeros(()) if value is None else numpy_helper.to_array(value).reshape(())
-    build.bind(
-        node.outputs[0], build.constant_view(known(f"{node.outputs[0]}.filled", np.full(kind.shape, array), kind.dtype))
-    )
+    build.bind(node.outputs[0], build.fixed("filled", np.full(kind.shape, array), kind.dtype))
 
 
 def _range(build: Builder, node: OnnxNode) -> None:
@@ -142,10 +140,8 @@ def _range(build: Builder, node: OnnxNode) -> None:
     output = build.result()
     dtype = build.dtype(output)
     start, delta = (views.divided(build.view(node.inputs[place]), (1,)) for place in (0, 2))
-    places = known(f"{node.outputs[0]}.places", np.arange(output.shape[0]), dtype)
-    scaled = build.temporary("scaled", output.shape, dtype)
-    build.binary(Binary.MULTIPLY, build.constant_view(places), delta, scaled)
-    build.binary(Binary.ADD, scaled, start, output)
+    places = build.fixed("places", np.arange(output.shape[0]), dtype)
+    build.binary(Binary.ADD, build.combined("scaled", Binary.MULTIPLY, places, delta), start, output)
 
 
 HANDLERS: Mapping[str, Handler] = {
