@@ -23,7 +23,6 @@ from device_agents.emulated_npu.execution.functional import (
     start_run,
 )
 from device_agents.emulated_npu.execution.interleaving import Order, run_while_possible
-from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.execution.operand_checks import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
