@@ -12,7 +12,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, CoreSteps, Translation
-from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, StreamState
+from device_agents.emulated_npu.timing.many_cores.core_process import EntryTimes, StreamState
 from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS, run_engine, simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
 

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_f
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
-from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
+from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
     OccupiedMemory,

@@ -26,8 +26,8 @@ from device_agents.emulated_npu.partition.balanced import (
     refined_partition,
 )
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
+from device_agents.emulated_npu.partition.node_graph import Traversal
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.traversal import Traversal
 
 _CORRECTIONS = 2
 _WORTH_SHARING = 0.02

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.partition.groups import CoreGroup
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload
 from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
-from device_agents.emulated_npu.partition.traversal import Traversal
 
 # [start, stop] -> time of the stage, infinite if it is not allowed.
 _Table = NDArray[np.float64]

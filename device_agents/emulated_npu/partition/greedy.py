@@ -19,11 +19,10 @@ from dataclasses import replace
 from typing import NoReturn
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, TraversalSegment
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
-from device_agents.emulated_npu.partition.node_graph import NodeGraph
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal
 from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
-from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.split_score import SplitRule, Splitting, TraversalSegment
 
 
 def partition_by_score(

@@ -8,8 +8,7 @@ from typing import Literal
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
-from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload
 
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
 """The reason why a sub-structure ends: its next node would exceed the threshold, the node limit or the capability of

@@ -155,7 +155,7 @@ class _Work:
         """Return the time of the network on one machine, or why the machine cannot run it."""
         from device_agents.emulated_npu.compiler.stages import compile_model
         from device_agents.emulated_npu.inference import time_program
-        from device_agents.emulated_npu.reports.energy_report import run_energy
+        from device_agents.emulated_npu.reports.accounting import run_energy
         from harness.npu.run.core_run import run_rows
 
         candidate = self.candidates[number]

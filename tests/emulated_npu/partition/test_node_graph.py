@@ -28,8 +28,7 @@ from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, n
 from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask
 from device_agents.emulated_npu.partition.balanced import StageTimes, balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric
-from device_agents.emulated_npu.partition.node_graph import Workload
-from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.node_graph import Traversal, Workload
 
 EDGE = load_preset("edge")
 _RNG = np.random.default_rng(3)

@@ -12,12 +12,10 @@ from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, p
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.balanced import StageTimes, balanced_partition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
-from device_agents.emulated_npu.partition.score import AbsoluteScore
-from device_agents.emulated_npu.partition.traversal import traverse, traverse_from
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, traverse, traverse_from
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, SplitRule
 
 
 def _macs(*amounts: int) -> NodeGraph:

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, names, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting
 from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 from device_agents.emulated_npu.partition.groups import CoreGroup, parse_groups
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload, traverse, traverse_from
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
-from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule, Splitting
 
 COMPUTE = ShareScore(1, 0, 0)
 MACS = AbsoluteScore(1, 0, 0, 0)

@@ -15,8 +15,7 @@ from device_agents.emulated_npu.partition.balanced import (
     group_loads,
     refined_partition,
 )
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
-from device_agents.emulated_npu.partition.traversal import traverse
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode, traverse
 
 
 def test_a_group_gets_two_parts_of_the_traversal() -> None:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from partition_cases import SIX_NODES, fabric, groups_of_sizes
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import Workload
-from device_agents.emulated_npu.partition.score import AbsoluteScore, Shares, ShareScore
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, Shares, ShareScore, SplitRule
 
 UP_TO_C = Workload(400, 160, 120, 100, 180)
 # Two cores and one of 100 bytes each.

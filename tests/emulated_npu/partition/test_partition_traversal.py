@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from partition_cases import SIX_NODES, chain, edges, graphs, names, queues
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
-from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload, traverse, traverse_from
 
 
 def test_the_example_of_eight_nodes() -> None:

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.machine.parts import Cores
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
-from device_agents.emulated_npu.timing.many_cores.stream import InputRun
+from device_agents.emulated_npu.timing.many_cores.core_process import InputRun
 from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.unit_commands import Fence, Item, Post, Queue, Wait
 

@@ -25,8 +25,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps, Multicast, Translation
-from device_agents.emulated_npu.timing.many_cores.core_process import core_process
-from device_agents.emulated_npu.timing.many_cores.stream import InputRun, StreamState, begin_input
+from device_agents.emulated_npu.timing.many_cores.core_process import InputRun, StreamState, begin_input, core_process
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, Resource, SharedResource
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 

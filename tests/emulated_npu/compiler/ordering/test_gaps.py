@@ -8,8 +8,8 @@ from command_cases import commands, compute, conflicting_pairs, dense, load, sto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import dependencies, stream_of
+from device_agents.emulated_npu.compiler.ordering.list_schedules import fill_gaps
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 

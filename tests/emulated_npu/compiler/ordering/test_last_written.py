@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.residency import HeldBytes
+from device_agents.emulated_npu.compiler.ordering.weight_places import HeldBytes
 
 _SIZE = 24
 _INTERVALS = st.tuples(st.integers(0, _SIZE - 1), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair)))
