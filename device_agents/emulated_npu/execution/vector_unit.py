@@ -1,4 +1,4 @@
-"""The vector unit, element by element and along axes; vfu_windows.py has the windows.
+"""The vector unit, element by element and along axes; vector_windows.py has the windows.
 
 float16 is computed in float32, float64 and integers in their own type, integers as in ONNX.
 """

@@ -1,6 +1,6 @@
 """The time of a program on a machine, from the same steps that a functional run executes.
 
-`simulate` runs the control unit and the queues (single_core.py) with the costs of cost.py, and divides the time
+`simulate` runs the control unit and the queues (single_core.py) with the costs of timing/cost, and divides the time
 among layers (attribution.py). All times are whole picoseconds, so sums are exact:
 
 - max(io, cp, vfu_queue, llc_queue) <= makespan <= io + cp + vfu_queue + llc_queue + control,
