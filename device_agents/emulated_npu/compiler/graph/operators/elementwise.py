@@ -21,6 +21,8 @@ from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType, Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary
 
+DOMAIN, PIECEWISE_LINEAR = "harness", "PiecewiseLinear"
+FEWEST_POINTS, MOST_POINTS = 2, 1024
 _INTEGER_BOUNDS = {
     DataType.INT8: (-(2**7), 2**7 - 1),
     DataType.UINT8: (0, 2**8 - 1),
@@ -247,33 +249,6 @@ def _cast(build: Builder, node: OnnxNode) -> None:
         build.copy(source, build.result())
 
 
-_OTHERS: dict[str, Any] = {
-    "Gelu": _gelu,
-    "Clip": clip,
-    "Pow": power,
-    "Mod": _modulo,
-    "PRelu": _prelu,
-    "Shrink": _shrink,
-    "Binarizer": _binarizer,
-    "IsNaN": _is_nan,
-    "IsInf": _is_infinite,
-    "Where": _where,
-    "Trilu": _trilu,
-    "Cast": _cast,
-    "CastLike": _cast,
-}
-HANDLERS: Mapping[str, Handler] = {
-    **_UNARY,
-    **dict.fromkeys(_BINARY, _arithmetic),
-    **dict.fromkeys(_VARIADIC, _variadic),
-    **_OTHERS,
-}
-
-
-DOMAIN, PIECEWISE_LINEAR = "harness", "PiecewiseLinear"
-FEWEST_POINTS, MOST_POINTS = 2, 1024
-
-
 def _piecewise_linear(build: Builder, node: OnnxNode) -> None:
     """Add a TABLE, which reads its points from NB; raises UnsupportedOperator for points that define no function."""
     source, dtype = build.view(node.inputs[0]), build.type(node.outputs[0]).dtype
@@ -289,4 +264,25 @@ def _piecewise_linear(build: Builder, node: OnnxNode) -> None:
     build.layer(Function.TABLE, [source, build.fixed("table", points, dtype)], build.result())
 
 
-HANDLERS: Mapping[str, Handler] = {PIECEWISE_LINEAR: _piecewise_linear}
+_OTHERS: dict[str, Any] = {
+    "Gelu": _gelu,
+    "Clip": clip,
+    "Pow": power,
+    "Mod": _modulo,
+    "PRelu": _prelu,
+    "Shrink": _shrink,
+    "Binarizer": _binarizer,
+    "IsNaN": _is_nan,
+    "IsInf": _is_infinite,
+    "Where": _where,
+    "Trilu": _trilu,
+    "Cast": _cast,
+    "CastLike": _cast,
+    PIECEWISE_LINEAR: _piecewise_linear,
+}
+HANDLERS: Mapping[str, Handler] = {
+    **_UNARY,
+    **dict.fromkeys(_BINARY, _arithmetic),
+    **dict.fromkeys(_VARIADIC, _variadic),
+    **_OTHERS,
+}
