@@ -21,7 +21,7 @@ from typing import NoReturn
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal
-from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
+from device_agents.emulated_npu.partition.result import CorePartition, check_demand
 from device_agents.emulated_npu.partition.split_score import SplitRule, Splitting, TraversalSegment
 
 
@@ -183,13 +183,9 @@ def _partition(
     splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]
 ) -> CorePartition:
     stretches = splitting.walk(groups, threshold)
+    parts = [splitting.part(stretch, index, groups[index]) for index, stretch in enumerate(stretches)]
     explained = list(events)
-    parts = []
     for index, stretch in enumerate(stretches):
-        nodes = splitting.traversal.order[stretch.start : stretch.stop]
-        workload = splitting.workload(stretch.start, stretch.stop)
-        score = splitting.score(stretch.start, stretch.stop, groups[index])
-        parts.append(SubStructure(nodes, index, workload, score))
         if stretch.closing in ("storage", "compute"):
             why = _closed_early(splitting, groups[index], index, stretch)
             explained.append(f"group {index} closed below the threshold: {why}")
@@ -286,13 +282,9 @@ def partition_by_score_sharing_groups(
     if len(stretches) <= len(groups):
         return partition_by_score(graph, traversal, groups, replace(rule, threshold=threshold))
     homes = _homes(splitting, stretches, groups)
-    parts = []
-    for home, stretch in zip(homes, stretches, strict=True):
-        nodes = traversal.order[stretch.start : stretch.stop]
-        workload = splitting.workload(stretch.start, stretch.stop)
-        parts.append(SubStructure(nodes, home, workload, splitting.score(stretch.start, stretch.stop, groups[home])))
+    parts = [splitting.part(stretch, home, groups[home]) for home, stretch in zip(homes, stretches, strict=True)]
     steps = tuple(replace(step, group=homes[step.group]) for step in splitting.steps(planned, stretches))
-    events.append(f"{len(stretches)} parts share {len(groups)} group{'s' if len(groups) > 1 else ''}")
+    events.append(f"{len(stretches)} parts share {_groups(len(groups))}")
     return CorePartition("score", tuple(groups), tuple(parts), threshold, steps, tuple(events))
 
 

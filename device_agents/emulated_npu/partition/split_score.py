@@ -21,7 +21,7 @@ from typing import NamedTuple
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload
-from device_agents.emulated_npu.partition.result import Closing, ScoreStep
+from device_agents.emulated_npu.partition.result import Closing, ScoreStep, SubStructure
 
 # Keeps the score of every workload finite.
 _LARGEST_FACTOR = 1e100
@@ -193,6 +193,12 @@ class Splitting:
             limit = f"the limit is {group.macs_per_s * period:.6g} ({cores})"
             return "compute", f"{workload.compute_macs} multiply-adds in {period:g} s, {limit}"
         return None
+
+    def part(self, stretch: TraversalSegment, index: int, group: CoreGroup) -> SubStructure:
+        """Return a stretch of the walk as the sub-structure of the group with this index."""
+        nodes = self.traversal.order[stretch.start : stretch.stop]
+        load = self.score(stretch.start, stretch.stop, group)
+        return SubStructure(nodes, index, self.workload(stretch.start, stretch.stop), load)
 
     def demand_bytes(self, workload: Workload, group: CoreGroup) -> float:
         """Return the bytes that a workload occupies where a group holds its data."""
