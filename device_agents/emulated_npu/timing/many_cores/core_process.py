@@ -9,7 +9,6 @@ catch up, so entries are still served in order of time. `StreamState` is what th
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from heapq import heappush
 from typing import NamedTuple
 
@@ -45,16 +44,6 @@ class InputRun(NamedTuple):
     blocked_ps: int
 
 
-@dataclass(frozen=True)
-class EntryTimes:
-    """One run of one core: times of the entries of its queues; `issued_ps` also of steps that enter no queue, last."""
-
-    begin_ps: int
-    issued_ps: tuple[list[int], ...]
-    served_ps: tuple[list[int], ...]
-    finished_ps: tuple[list[int], ...]
-
-
 class StreamState:
     """The state that the cores of a stream of inputs share.
 
@@ -63,7 +52,7 @@ class StreamState:
     - `ready`: cores that continue, with the time they waited for.
     - `pending`: by core, the transfers of its current IO command that have not ended.
     - `stops`: the IO entry at which a core waits for another core.
-    - `runs`: by core; `kept`: the times of run `kept_run` by core.
+    - `runs`: by core; `kept`: run `kept_run` with the times of its entries, by core.
     - `ahead`: how many inputs may be under way at a time.
     - `ended`: by input, how many groups have ended it, and when the last did.
     - `held`: groups that wait for all groups to end an earlier input.
@@ -80,7 +69,7 @@ class StreamState:
         self.pending = [1] * cores
         self.stops: dict[int, int] = {}
         self.runs: list[list[InputRun]] = [[] for _ in range(cores)]
-        self.kept: dict[int, EntryTimes] = {}
+        self.kept: dict[int, CoreRun] = {}
 
 
 def begin_input(stream: StreamState, group: GroupState, now_ps: int) -> None:
@@ -121,10 +110,10 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
     """Run a core: every `yield` waits for an event of other cores and receives its time."""
     for run in range(stream.inputs):
         begin_ps = yield
-        core = _CoreRun(code, stream, run, begin_ps)
+        core = CoreRun(code, stream, run, begin_ps)
         yield from core.served()
         if run == stream.kept_run:
-            stream.kept[code.index] = core.times()
+            stream.kept[code.index] = core
         end_run(stream, code, core.result())
     yield  # never resumed after the last run
 
@@ -170,14 +159,17 @@ class _RunningQueue:
             self.ready_ps = issued_ps if issued_ps > end_ps else end_ps
 
 
-class _CoreRun:
-    """One run of one core: `begin_ps` is its start, and the `..._ps` of its waits are those of `InputRun`."""
+class CoreRun:
+    """One run of one core: the `..._ps` of its waits are those of `InputRun`.
+
+    Each of its `queues` has the times of its entries; `issued_ps` are those of the steps that enter no queue.
+    """
 
     def __init__(self, code: CoreCode, stream: StreamState, run: int, begin_ps: int) -> None:
         self._code, self._stream, self._run, self._clock_ps = code, stream, run, begin_ps
-        self._begin_ps, machine = begin_ps, code.machine
-        self._queues = [_RunningQueue(code, number, depth, begin_ps) for number, depth in machine.queue_depths.items()]
-        self._issued_ps: list[int] = []  # of steps that enter no queue
+        self.begin_ps, machine = begin_ps, code.machine
+        self.queues = [_RunningQueue(code, number, depth, begin_ps) for number, depth in machine.queue_depths.items()]
+        self.issued_ps: list[int] = []
         self._window = TransferWindow(machine.io_outstanding) if machine.io_outstanding > 1 else None
         self._units = [0] * len(code.semaphores)
         self._position = self._blocked = 0
@@ -185,7 +177,7 @@ class _CoreRun:
 
     def served(self) -> Generator[None, int, None]:
         """Issue and serve all steps; raises `Deadlock` and `BudgetExceeded`."""
-        io, *others = self._queues
+        io, *others = self.queues
         events, limit_ps = self._stream.events, self._stream.limit_ps
         ready_ps = 0
         while ready_ps != _FAR:
@@ -214,26 +206,20 @@ class _CoreRun:
                 if queue.free_ps > limit_ps:
                     step = self._code.step_of(queue.number, queue.head - 1)
                     raise over_budget(step, limit_ps, self._code.source.core)
-        if self._position < len(self._code.kinds) or any(each.head < len(each.issued_ps) for each in self._queues):
+        if self._position < len(self._code.kinds) or any(each.head < len(each.issued_ps) for each in self.queues):
             raise self._locked()
-
-    def times(self) -> EntryTimes:
-        """Return the times of all entries."""
-        issued = (*(each.issued_ps for each in self._queues), self._issued_ps)
-        served = tuple(each.served_ps for each in self._queues)
-        return EntryTimes(self._begin_ps, issued, served, tuple(each.finished_ps for each in self._queues))
 
     def result(self) -> InputRun:
         """Return the record of the run."""
-        end_ps = max(self._clock_ps, *(each.free_ps for each in self._queues))
-        return InputRun(self._begin_ps, end_ps, self._io_ps, self._starved_ps, self._exchange_ps, self._blocked_ps)
+        end_ps = max(self._clock_ps, *(each.free_ps for each in self.queues))
+        return InputRun(self.begin_ps, end_ps, self._io_ps, self._starved_ps, self._exchange_ps, self._blocked_ps)
 
     def _issue(self) -> tuple[_RunningQueue, int]:
         """Run the control unit until it depends on an entry that is not served yet.
 
         Return the queue of that entry, and how many entries have then left it; more than there are if all is issued.
         """
-        kinds, gaps, queues = self._code.kinds, self._code.gaps, self._queues
+        kinds, gaps, queues = self._code.kinds, self._code.gaps, self.queues
         awaited, until = queues[0], _FAR
         clock_ps = self._clock_ps
         for position in range(self._position, len(kinds)):
@@ -257,7 +243,7 @@ class _CoreRun:
                         awaited, until = pending, len(pending.issued_ps)
                         break
                     at_ps = max(at_ps, *(each.free_ps for each in queues))
-                self._issued_ps.append(at_ps)
+                self.issued_ps.append(at_ps)
             clock_ps = at_ps
             self._position = position + 1
         self._clock_ps = clock_ps
@@ -271,7 +257,7 @@ class _CoreRun:
         semaphore, count = queue.units[queue.head]
         self._units[semaphore] += count
         queue.serve(now_ps, now_ps)
-        blocked = [each for each in self._queues if each.blocked and each.units[each.head][0] == semaphore]
+        blocked = [each for each in self.queues if each.blocked and each.units[each.head][0] == semaphore]
         for each in sorted(blocked, key=lambda one: one.blocked):
             self._take(each, now_ps)
 
@@ -377,7 +363,7 @@ class _CoreRun:
         code, steps = self._code, self._code.source.steps
         heads = {
             each.number: code.step_of(each.number, each.head) if each.head < len(each.issued_ps) else None
-            for each in self._queues
+            for each in self.queues
         }
         stuck = steps[self._position] if self._position < len(steps) else None
         return locked(heads, stuck, lambda number: self._units[code.semaphores[number]], code.source.core)
