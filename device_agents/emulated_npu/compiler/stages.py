@@ -38,7 +38,7 @@ from device_agents.emulated_npu.compiler.splitting.division import Division, div
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.gc_tuning import rare_collections
-from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
+from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Preload, Program, Setup
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
@@ -292,10 +292,9 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     kept = schedule.resident.get(core.core)
     if kept is None:
         return CompiledCore(core.core, program, core.decisions)
-    end = kept.address + kept.bytes
-    footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, end))
-    preload, _ = emit(kept.loads)
-    return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
+    footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, kept.stop))
+    preload = Preload(emit(kept.loads)[0], kept.start, kept.stop)
+    return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload)
 
 
 def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:

@@ -24,22 +24,11 @@ from device_agents.emulated_npu.execution.functional import (
 )
 from device_agents.emulated_npu.execution.interleaving import Order, run_while_possible
 from device_agents.emulated_npu.execution.operand_checks import fault, operands_of
-from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.program import Preload, Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
-
-
-@dataclass(frozen=True)
-class Preload:
-    """Code that runs once before the first input; the bytes `kept` of SB that it writes stay from input to input.
-
-    `kept` is from the first byte to one past the last.
-    """
-
-    code: bytes
-    kept: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -209,9 +198,8 @@ class _CoreExecution:
         for step in sequence(preload.code):
             if isinstance(step.item, Command):
                 self.functional.execute(step.item)
-        first, end = preload.kept
-        kept = Descriptor(Space.SB, DataType.UINT8, (end - first,), (1,))
-        self._kept = first, self.memories.view(Operand(kept, first)).copy()
+        kept = Descriptor(Space.SB, DataType.UINT8, (preload.stop - preload.start,), (1,))
+        self._kept = preload.start, self.memories.view(Operand(kept, preload.start)).copy()
 
     def run(self, number: int, inputs: Mapping[str, Array]) -> Iterator[Deadlock]:
         """Run the program on the input of this number; yield whenever it has to wait for a message."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.stream_execution import GroupProgram, Preload, run_stream
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.reports.pipeline_report import PipelineReport, pipeline_report
@@ -92,7 +92,7 @@ def group_programs(compiled: CompiledSystem, weights: Mapping[str, Array]) -> li
         GroupProgram(
             {core.core: core.program for core in group.cores},
             group.image(weights),
-            {core.core: Preload(core.preload, core.resident) for core in group.cores if core.preload},
+            {core.core: core.preload for core in group.cores if core.preload is not None},
         )
         for group in compiled.groups
     ]

@@ -160,14 +160,14 @@ T = TypeVar("T")
 class ResidentWeights:
     """The commands of a core with some weights resident in SB.
 
-    `loads` run once; `commands` run for every input. The weights lie in `bytes` of SB from `address` on, where no
-    command writes.
+    `loads` run once; `commands` run for every input. The weights lie in the bytes [start, stop) of SB, where no command
+    writes.
     """
 
     loads: tuple[Command, ...]
     commands: tuple[Command, ...]
-    address: int
-    bytes: int
+    start: int
+    stop: int
 
 
 def keep_weights(
@@ -197,7 +197,7 @@ def keep_weights(
         if end <= sb_bytes:
             loads = tuple(regions.load(region, address) for region, address in addresses.items())
             moved = (_moved(*pair, regions, addresses) for pair in zip(commands, uses, strict=True))
-            return ResidentWeights(loads, tuple(one for one in moved if one is not None), base, end - base)
+            return ResidentWeights(loads, tuple(one for one in moved if one is not None), base, end)
     return None
 
 
