@@ -35,6 +35,9 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
+_LAYERS = 32
+"""How many layers `overlap_units` distinguishes; those with the same number modulo this one also keep their order."""
+
 
 class Filled(NamedTuple):
     """The positions of commands by start, and the end of all."""
@@ -163,10 +166,6 @@ class _Schedule:
         return end
 
 
-_LAYERS = 32
-"""Number of layers that are distinguished; those with the same number modulo this one also keep their order."""
-
-
 def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command]:
     """Return the commands with those of the VFU in its queue; requires a machine where it has one."""
     return [replace(each, own_queue=True) if _is_of_vfu(each, machine) else each for each in commands]
@@ -183,7 +182,7 @@ def overlap_units(
 
     At any time only the first `window` commands that have not begun are considered.
     """
-    streams = [_stream(command) for command in commands]
+    streams = [_stream_of_layer(command) for command in commands]
     earlier = [tuple(each for each in found if each >= 0) for found in latest_conflicts(commands, streams, memory_of)]
     ends_ps: dict[int, int] = {}
     free_ps = dict.fromkeys(Queue, 0)
@@ -212,7 +211,8 @@ def _begin_ps(free_ps: int, earlier: Sequence[int], ends_ps: dict[int, int]) -> 
     return max(free_ps, *(ends_ps[one] for one in earlier)) if earlier else free_ps
 
 
-def _stream(command: Command) -> int:
+def _stream_of_layer(command: Command) -> int:
+    """Return the stream of a command whose order `overlap_units` keeps: loads, stores, or a layer on a unit."""
     if command.function.is_transfer:
         return STORE if stream_of(command) in STORES else LOAD
     return max(LOAD, STORE) + 1 + 2 * (command.layer % _LAYERS) + command.own_queue
