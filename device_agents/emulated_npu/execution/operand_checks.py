@@ -10,6 +10,12 @@ from device_agents.emulated_npu.unit_settings import Triple
 
 _OPTIONAL = {function: tuple(name in function.rule.optional for name in SOURCES) for function in Function}
 _COUNTS = {function: len(function.rule.required) + len(function.rule.optional) for function in Function}
+# The largest layers of known networks need 2^32 multiply-adds; a command with more than this is an error.
+MOST_OPERATIONS = 1 << 37
+# Elements of one temporary array: half a gibibyte in float32.
+MOST_TEMPORARY_ELEMENTS = 1 << 27
+# A convolution is divided into blocks of about this many window elements, which fit the processor's cache.
+BLOCK_ELEMENTS = 1 << 19
 
 
 def fault(command: Command, why: str) -> ExecutionFault:
@@ -40,14 +46,6 @@ def operands_of(command: Command) -> tuple[Operand | None, ...]:
         if operand is not None:
             raise fault(command, f"it takes {count} operands beside the target")
     return given[:count]
-
-
-# The largest layers of known networks need 2^32 multiply-adds; a command with more than this is an error.
-MOST_OPERATIONS = 1 << 37
-# Elements of one temporary array: half a gibibyte in float32.
-MOST_TEMPORARY_ELEMENTS = 1 << 27
-# A convolution is divided into blocks of about this many window elements, which fit the processor's cache.
-BLOCK_ELEMENTS = 1 << 19
 
 
 def check_window(command: Command, operations: int) -> None:

@@ -28,6 +28,8 @@ from device_agents.emulated_npu.partition.result import CorePartition, SubStruct
 
 # [start, stop] -> time of the stage, infinite if it is not allowed.
 _Table = NDArray[np.float64]
+_MOST_MOVES = 1_000
+_Loads = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -224,10 +226,6 @@ def _best(groups: int, table_of: Callable[[int], _Table], combine: np.ufunc) -> 
     for origin in reversed(origins):
         cuts.append(int(origin[cuts[-1]]))
     return float(reached[-1]), cuts[::-1]
-
-
-_MOST_MOVES = 1_000
-_Loads = tuple[float, ...]
 
 
 def group_loads(graph: NodeGraph, traversal: Traversal, cost: StageTimes, group_of: Sequence[int]) -> _Loads:

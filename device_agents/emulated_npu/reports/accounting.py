@@ -30,6 +30,8 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Operand,
 TensorClass = Literal["weights", "activations", "input_output", "halo_copies"]
 TENSOR_CLASSES: tuple[TensorClass, ...] = ("weights", "activations", "input_output", "halo_copies")
 _CLASS_OF_OPCODE = {0x00: "control", 0x10: "config", 0x20: "io", 0x30: "mfu", 0x40: "vfu"}
+_PJ_PER_UJ = 1e6
+_UJ_PER_MW_PS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,6 @@ def instruction_counts(program: Program) -> Mapping[str, int]:
 def issued_instructions(steps: Iterable[IssuedStep]) -> int:
     """Return the number of instructions that the control unit issues, loops unrolled."""
     return sum(step.control + (step.item is not None) for step in steps)
-
-
-_PJ_PER_UJ = 1e6
-_UJ_PER_MW_PS = 1e-9
 
 
 @dataclass(frozen=True)

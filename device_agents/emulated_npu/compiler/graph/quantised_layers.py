@@ -32,6 +32,8 @@ from device_agents.emulated_npu.unit_settings import Activation, Quantisation
 CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""
 _SLOTS = ("quantised_first", "quantised_second", "quantised_third")
+_SAME_SCALE = 1e-5
+"""The largest relative difference of scales that count as equal: files store rounded products."""
 
 
 def read_integers(build: Builder) -> tuple[str, ...]:
@@ -101,10 +103,6 @@ def _bytes_of(build: Builder, view: View) -> Quantisation | None:
     """Return the quantisation of the bytes that a view is converted from; None if there are none."""
     integers, code = build.integers.get(view.value, (None, None))
     return code if integers is not None and build.dtype(integers) in BYTES else None
-
-
-_SAME_SCALE = 1e-5
-"""The largest relative difference of scales that count as equal: files store rounded products."""
 
 
 def finished_product(layer: HardwareLayer, product: IntegerProduct, steps: Sequence[ChannelStep]) -> HardwareLayer:

@@ -21,6 +21,24 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import DataType
 
+MOST_GROUPS = 64
+"""Unless the DFT is forced, it is tried only for at most this many groups of several channels: each is a layer."""
+LONGEST_BLOCK = 63
+"""Longer blocks gain nothing: their transforms cost more than they save."""
+_PLANNED = 3
+"""Number of the most promising candidates that are planned."""
+_FAR = 2
+"""Candidates whose estimate exceeds that of the direct convolution by this factor are ignored."""
+_HOPE = 0.8
+_FAINT_HOPE = 0.6
+"""A candidate is planned if its estimate times this factor is below the predicted time of the direct convolution.
+
+Estimates are less certain if NB does not hold a line of all blocks from its DFT to its inverse.
+"""
+_GAIN = 0.97
+"""A DFT must be predicted to take less than this part of the direct convolution: predictions are not exact."""
+_ONES = (1, 1, 1)
+
 
 class Predictions(Protocol):
     """Predictions that the choice of convolution algorithms needs."""
@@ -30,29 +48,6 @@ class Predictions(Protocol):
 
     def chains(self, graph: Graph) -> Sequence[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""
-
-
-MOST_GROUPS = 64
-"""Unless the DFT is forced, it is tried only for at most this many groups of several channels: each is a layer."""
-
-LONGEST_BLOCK = 63
-"""Longer blocks gain nothing: their transforms cost more than they save."""
-
-_PLANNED = 3
-"""Number of the most promising candidates that are planned."""
-
-_FAR = 2
-"""Candidates whose estimate exceeds that of the direct convolution by this factor are ignored."""
-
-_HOPE = 0.8
-_FAINT_HOPE = 0.6
-"""A candidate is planned if its estimate times this factor is below the predicted time of the direct convolution.
-
-Estimates are less certain if NB does not hold a line of all blocks from its DFT to its inverse.
-"""
-
-_GAIN = 0.97
-"""A DFT must be predicted to take less than this part of the direct convolution: predictions are not exact."""
 
 
 def choose_convolutions(graph: Graph, machine: Machine, options: Options, predictions: Predictions) -> Graph:
@@ -247,9 +242,6 @@ def _part(graph: Graph, layers: Sequence[HardwareLayer], machine: Machine) -> Gr
     inputs = tuple(name for name, value in values.items() if value.kind == "input")
     outputs = tuple(name for name, value in values.items() if value.is_output)
     return Graph(values, tuple(layers), inputs, outputs, (), 0, foreign=foreign, cached=frozenset(cached))
-
-
-_ONES = (1, 1, 1)
 
 
 class NoDft(UnsupportedOperator):

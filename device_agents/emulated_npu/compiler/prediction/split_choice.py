@@ -33,6 +33,10 @@ from device_agents.emulated_npu.unit_commands import Command, Descriptor, Functi
 
 ONE, BEST = "one", "best"
 """Names of the candidate on one core, and of a network in which every layer has its best split."""
+_APART_BYTES = 1 << 40
+_CONSTANTS, _STORED = -1, -2
+_SliceKey = tuple[int, bool, object]
+"""A kind of core, whether the layer is split, and what distinguishes slices (`slice_key`)."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +181,6 @@ def predicted_splits(
             choices = choose_splits(graph, own, options, layers=group.layers)
             found.update(chained_splits(choices, graph, own[0], options))
     return found
-
-
-_APART_BYTES = 1 << 40
-_CONSTANTS, _STORED = -1, -2
-
-_SliceKey = tuple[int, bool, object]
-"""A kind of core, whether the layer is split, and what distinguishes slices (`slice_key`)."""
 
 
 @dataclass(frozen=True)

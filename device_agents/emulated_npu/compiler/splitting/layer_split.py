@@ -46,6 +46,9 @@ from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 Slices = tuple[tuple[HardwareLayer, ...], ...]
+SplitKind = Literal["batch", "rows", "outputs", "inputs"]
+SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
+_RANK_WITH_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -228,12 +231,6 @@ def _split_sums(sums: tuple[HardwareLayer, ...], shares: Sequence[int]) -> Slice
 
     intervals = proportional_parts(shape[longest], shares)
     return tuple(tuple(part(one, interval) for one in sums) for interval in intervals)
-
-
-SplitKind = Literal["batch", "rows", "outputs", "inputs"]
-SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
-
-_RANK_WITH_BATCH = 3
 
 
 class CannotSplit(EmulatorError):

@@ -28,6 +28,8 @@ from device_agents.emulated_npu.timing.queue_rules import TransferWindow
 from device_agents.emulated_npu.timing.resources import TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 
+_FAR = 1 << 80  # later than all times
+
 
 class InputRun(NamedTuple):
     """One run of one core, in picoseconds.
@@ -101,9 +103,6 @@ def end_run(stream: StreamState, code: CoreCode, run: InputRun) -> None:
             begin_input(stream, each, max(each.latest_ps, through_ps))
         else:
             stream.held.append(each)
-
-
-_FAR = 1 << 80  # later than all times
 
 
 def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, None]:

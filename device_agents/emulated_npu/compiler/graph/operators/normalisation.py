@@ -17,6 +17,8 @@ from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 _SMALLEST_DEVIATION = 1e-9
+RECOGNISED = "(layer normalisation)"
+"""The operator of nodes that a pattern has merged; no operator of ONNX can have this name."""
 
 
 def axes_mask(axes: Sequence[int], rank: int) -> int:
@@ -171,9 +173,6 @@ def _softmax(log: int) -> Handler:
 
     return handler
 
-
-RECOGNISED = "(layer normalisation)"
-"""The operator of nodes that a pattern has merged; no operator of ONNX can have this name."""
 
 HANDLERS: Mapping[str, Handler] = {
     "BatchNormalization": _batch,
