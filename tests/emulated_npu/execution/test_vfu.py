@@ -45,7 +45,7 @@ PLAIN = [
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 ]
 ACTIVATIONS: list[tuple[Activation, tuple[float, float], str, dict[str, Any]]] = [
-    *((Activation[name.upper()], (0, 0), name, {}) for name in PLAIN),
+    *((Activation[name.upper()], (0.0, 0.0), name, dict[str, Any]()) for name in PLAIN),
     (Activation.HARD_SWISH, (0, 0), "HardSwish", {}),
     (Activation.NEGATE, (0, 0), "Neg", {}),
     (Activation.GELU_TANH, (0, 0), "Gelu", {"approximate": "tanh"}),
