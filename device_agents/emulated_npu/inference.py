@@ -9,7 +9,7 @@ from itertools import islice
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.execution.operand_memories import operands_of
+from device_agents.emulated_npu.execution.operand_checks import operands_of
 from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph.operators.piecewise_linear import (
+from device_agents.emulated_npu.compiler.graph.operators.elementwise import (
     DOMAIN,
     FEWEST_POINTS,
     MOST_POINTS,

@@ -12,7 +12,7 @@ from onnx import load_model_from_string
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.compiled import Compiled
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
+from device_agents.emulated_npu.compiler.odd_dft.choice import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.stages import compile_beginning
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.system_run import run_system
+from device_agents.emulated_npu.many_cores.system_runs import run_system
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.errors import HarnessError, InputError

@@ -1,4 +1,4 @@
-"""Backends are registered in one line; agent and host learn the rest from the backend itself."""
+"""Backends are registered in one line; agent and host learn the rest from the backend itself, and check its options."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,11 @@ from types import ModuleType
 import pytest
 from in_process import InProcessSession
 
-from device_agents.backends import BACKENDS, Refused, Registration, create
+from device_agents.backends import BACKENDS, Refused, Registration, create, option_reader
 from device_agents.backends.null import NullBackend
+from device_agents.backends.option_reader import MOST_THREADS, MOST_THREADS_PER_CORE, OptionReader
 from device_agents.emulated_npu.machine import preset_text
+from device_agents.fingerprint import available_cores
 from harness.device.inventory import load_inventory
 from harness.device.session import LoadRequest, Visit
 
@@ -82,3 +84,23 @@ def test_unknown_backend_is_refused_with_the_known_ones() -> None:
     """An unknown backend is refused with the names of all backends."""
     with pytest.raises(Refused, match="no backend 'abacus'; it has onnxruntime, openvino, emulated-npu, null, command"):
         create("abacus", {})
+
+
+CORES = available_cores()
+
+
+@pytest.mark.parametrize("threads", [0, -1, MOST_THREADS + 1, 1_000_000, 2**63, True, 2.0, "2"])
+def test_numbers_that_no_device_takes_are_refused(threads: object) -> None:
+    """A number of threads outside 1 to 1,024, or of another type, is refused with these bounds."""
+    with pytest.raises(Refused, match="threads of the onnxruntime backend must be a whole number from 1 to 1024"):
+        OptionReader("onnxruntime", {"threads": threads}, {"threads"}).threads()
+
+
+def test_threads_are_limited_by_the_cores_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device takes four threads for each core that it may use, and refuses more with the greatest number."""
+    most = MOST_THREADS_PER_CORE * CORES
+    assert OptionReader("openvino", {"threads": most}, {"threads"}).threads() == most
+    monkeypatch.setattr(option_reader, "available_cores", lambda: 6)
+    assert OptionReader("openvino", {"threads": 24}, {"threads"}).threads() == 24
+    with pytest.raises(Refused, match="must be at most 24, 4 for each core of this device"):
+        OptionReader("openvino", {"threads": 25}, {"threads"}).threads()

@@ -48,8 +48,8 @@ class NetworkCase:
 
 def execute(compiled: Compiled, network: NetworkCase, order: Order = "program") -> dict[str, Array]:
     """Return the outputs of a functional run in fresh memories."""
-    functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
-    return dict(run(compiled.program, functional, compiled.image(network.weights), network.inputs, order=order))
+    functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint), order)
+    return dict(run(compiled.program, functional, compiled.image(network.weights), network.inputs))
 
 
 def relative_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

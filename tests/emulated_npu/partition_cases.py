@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload, WorkloadNode
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.traversal import Traversal
 
 # MACs, bytes in, bytes out, static bytes, routed bytes, predecessors. Sums: 1000 MACs, 300 in, 200 static, 320 routed.
 SIX_NODES = NodeGraph(

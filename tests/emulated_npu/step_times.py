@@ -10,7 +10,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, CoreSteps, Translation
-from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, StreamState
+from device_agents.emulated_npu.timing.many_cores.core_process import CoreRun, StreamState
 from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS, run_engine, simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
 
@@ -40,20 +40,14 @@ def step_times(
     return tuple(_by_step(code.source, code.kinds, stream.kept[index]) for index, code in enumerate(translation.codes))
 
 
-def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> StepTimes:
+def _by_step(source: CoreSteps, kinds: Sequence[int], run: CoreRun) -> StepTimes:
     issued, served, finished = ([0] * len(kinds) for _ in range(3))
-    queues = len(times.served_ps)
-    passed = [0] * (queues + 1)
+    entries = [iter(zip(each.issued_ps, each.served_ps, each.finished_ps, strict=True)) for each in run.queues]
+    others = iter(run.issued_ps)
     for position, kind in enumerate(kinds):
-        place = kind if kind < FENCE else queues
-        entry = passed[place]
-        passed[place] += 1
-        issued[position] = times.issued_ps[place][entry]
-        if place < queues:
-            served[position], finished[position] = times.served_ps[place][entry], times.finished_ps[place][entry]
-        else:
-            served[position] = finished[position] = issued[position]
-    return StepTimes(source.core, times.begin_ps, source.steps, issued, served, finished)
+        times = next(entries[kind]) if kind < FENCE else (next(others),) * 3
+        issued[position], served[position], finished[position] = times
+    return StepTimes(source.core, run.begin_ps, source.steps, issued, served, finished)
 
 
 def check_alone(steps: Sequence[IssuedStep], machine: Machine) -> None:

@@ -10,14 +10,14 @@ from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, relative_er
 from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.graph.producers import layer_producers
+from device_agents.emulated_npu.compiler.graph.regions import layer_producers
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.machine.parts import Cores, Interconnect
-from device_agents.emulated_npu.many_cores.system_run import run_system
+from device_agents.emulated_npu.many_cores.system_runs import run_system
 from device_agents.emulated_npu.numpy_types import Array
 
 NO_LINK = Interconnect(0.0, 0.0)

@@ -1,6 +1,7 @@
 """Machine descriptions: reading, error messages, and the presets."""
 
 import dataclasses
+import json
 import math
 import re
 import tomllib
@@ -127,14 +128,18 @@ def test_digest_follows_every_number(table: str, key: str) -> None:
         ("mfu", "held_columns", "128"),
         ("llc", "weight_compression", "1.5"),
         ("ddr", "weight_compression", "2"),
+        ("cores", "multicast", "true"),
+        ("", "vfu_queue_depth", "16"),
+        ("", "llc_queue_depth", "16"),
     ],
 )
 def test_an_optional_key_is_read_and_changes_the_digest(table: str, key: str, value: str) -> None:
-    """A file may have the key or not; with it, the machine is another one."""
-    machine = parse_machine(_changed(EDGE, table, key, value), "edge")
-    place = machine if not table else getattr(machine, table)
-    assert getattr(place, key) == tomllib.loads(f"v = {value}")["v"]
-    assert machine.digest != load_preset("edge").digest
+    """A file may have the key or not; with another value than its default, the machine is another one."""
+    edge, machine = load_preset("edge"), parse_machine(_changed(EDGE, table, key, value), "edge")
+    default, own = (getattr(one if not table else getattr(one, table), key) for one in (edge, machine))
+    assert own == tomllib.loads(f"v = {value}")["v"]
+    assert parse_machine(_changed(EDGE, table, key, json.dumps(default)), "edge").digest == edge.digest
+    assert machine.digest != edge.digest
 
 
 @pytest.mark.parametrize(

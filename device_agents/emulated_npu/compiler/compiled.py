@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.program import Preload, Program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Space
 
@@ -54,17 +54,12 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompiledCore:
-    """The program of one core, with the layer names of the whole network.
-
-    `preload` is code that runs once, before the first input: it loads weights that stay in the bytes `resident` of SB,
-    from the first to one past the last.
-    """
+    """The program of one core, with the layer names of the whole network. `preload` loads weights that stay in SB."""
 
     core: int
     program: Program
     decisions: tuple[Decision, ...]
-    preload: bytes = b""
-    resident: tuple[int, int] = (0, 0)
+    preload: Preload | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class CompiledGroup:
     @property
     def resident_bytes(self) -> int:
         """The weights that stay in the SBs of its cores from input to input."""
-        return sum(end - first for first, end in (core.resident for core in self.cores))
+        return sum(core.preload.stop - core.preload.start for core in self.cores if core.preload is not None)
 
     @property
     def ddr_bytes(self) -> int:

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_f
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
-from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
+from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
     OccupiedMemory,
@@ -33,12 +33,12 @@ from device_agents.emulated_npu.compiler.planning.search.chain_planner import De
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.gc_tuning import rare_collections
-from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
+from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Preload, Program, Setup
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
@@ -144,11 +144,9 @@ def compile_system(
 
     `splits` selects, by the index of a layer, how the cores of its group share it; other layers run on the first core.
     Without `splits` the compiler chooses the splits that it predicts to be fastest. With "resident", weights that fit
-    in SB stay there from input to input. Raises InvalidAssignment, DoesNotFit, or ChipTooSmall, which names the
-    groups of the chip.
+    in SB stay there from input to input. Raises DoesNotFit, or ChipTooSmall, which names the groups of the chip.
     """
     machine = machine_for(graph, machine)
-    check_assignment(assignment, graph, machine)
     roomy = with_room(machine)
     if splits is None:
         splits = predicted_splits(graph, roomy, assignment, options)
@@ -294,10 +292,9 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     kept = schedule.resident.get(core.core)
     if kept is None:
         return CompiledCore(core.core, program, core.decisions)
-    end = kept.address + kept.bytes
-    footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, end))
-    preload, _ = emit(kept.loads)
-    return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
+    footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, kept.stop))
+    preload = Preload(emit(kept.loads)[0], kept.start, kept.stop)
+    return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload)
 
 
 def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:

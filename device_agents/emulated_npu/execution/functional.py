@@ -16,7 +16,7 @@ from device_agents.emulated_npu.execution.integer_values import evaluate as eval
 from device_agents.emulated_npu.execution.interleaving import Order, run_items
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.execution.operand_memories import operands_of
+from device_agents.emulated_npu.execution.operand_checks import operands_of
 from device_agents.emulated_npu.execution.vector_unit import piecewise_linear
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
@@ -48,10 +48,14 @@ EVALUATORS: Mapping[Function, Callable[..., Array]] = {
 
 
 class FunctionalMachine:
-    """Executes one command at a time on `memories`."""
+    """Executes one command at a time on `memories`.
 
-    def __init__(self, memories: Memories) -> None:
-        self.memories = memories
+    In a run, `order` selects how the queues proceed if the semaphores leave a choice, and `budget_instructions` limits
+    the instructions, loops unrolled.
+    """
+
+    def __init__(self, memories: Memories, order: Order = "program", budget_instructions: int = DEFAULT_BUDGET) -> None:
+        self.memories, self.order, self.budget_instructions = memories, order, budget_instructions
 
     def execute(self, command: Command) -> None:
         """Compute the command's values and write its target, as if all sources were read first.
@@ -103,69 +107,49 @@ Filling = Iterable[tuple[int, Array]]
 """Constants: their addresses in DDR and their values."""
 
 
-def run(
-    program: Program,
-    machine: FunctionalMachine,
-    fill: Filling,
-    inputs: Mapping[str, Array],
-    *,
-    order: Order = "program",
-    budget_instructions: int = DEFAULT_BUDGET,
-) -> dict[str, Array]:
+def run(program: Program, machine: FunctionalMachine, fill: Filling, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run the program once and return its outputs by name.
 
-    `fill` may be empty if the constants are still in memory from an earlier run. `order` selects how the queues proceed
-    if the semaphores leave a choice. `budget_instructions` limits the instructions, loops unrolled.
+    `fill` may be empty if the constants are still in memory from an earlier run.
 
     Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
     """
-    load(program, machine, fill, order=order, budget_instructions=budget_instructions)
-    steps = start_run(program, machine.memories, inputs, budget_instructions=budget_instructions)
-    run_items(steps, machine.execute, order=order)
+    load(program, machine, fill)
+    run_items(start_run(program, machine, inputs), machine.execute, order=machine.order)
     return outputs_of(program, machine.memories)
 
 
-def load(
-    program: Program,
-    machine: FunctionalMachine,
-    fill: Filling,
-    *,
-    order: Order = "program",
-    budget_instructions: int = DEFAULT_BUDGET,
-) -> None:
+def load(program: Program, machine: FunctionalMachine, fill: Filling) -> None:
     """Write the constants, if there are any, and then run the setup of the program; raise as `run`."""
     is_filled = False
     for address, array in fill:
         machine.memories.write(address, array)
         is_filled = True
     if is_filled and program.setup.code:
-        setup = program.setup
-        steps = _issued(setup.code, setup.layer_of, machine.memories, budget_instructions)
-        run_items(steps, machine.execute, order=order)
+        steps = _issued(machine, program.setup.code, program.setup.layer_of)
+        run_items(steps, machine.execute, order=machine.order)
 
 
-def start_run(
-    program: Program, memories: Memories, inputs: Mapping[str, Array], *, budget_instructions: int = DEFAULT_BUDGET
-) -> Iterator[IssuedStep]:
+def start_run(program: Program, machine: FunctionalMachine, inputs: Mapping[str, Array]) -> Iterator[IssuedStep]:
     """Write the inputs of a run to DDR, clear the on-chip memories, and yield the steps of the program.
 
     Raises ExecutionFault for inputs that are missing or have another shape or type.
     """
     for port in program.inputs:
-        _put_input(memories, port, inputs)
-    return _issued(program.code, program.layer_of, memories, budget_instructions)
+        _put_input(machine.memories, port, inputs)
+    return _issued(machine, program.code, program.layer_of)
 
 
-def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_instructions: int) -> Iterator[IssuedStep]:
+def _issued(machine: FunctionalMachine, code: bytes, layer_of: Sequence[int]) -> Iterator[IssuedStep]:
     """Clear the on-chip memories and yield the steps of some code."""
+    memories = machine.memories
     memories.clear_on_chip()
 
     def register_from_memory(space: Space, dtype: DataType, address: int) -> int:
         return int(memories.view(Operand(Descriptor(space, dtype, (), ()), address))[()])
 
-    return sequence(
-        code, layer_of=layer_of, budget_instructions=budget_instructions, registers_from_memory=register_from_memory
-    )
+    budget = machine.budget_instructions
+    return sequence(code, layer_of=layer_of, budget_instructions=budget, registers_from_memory=register_from_memory)
 
 
 def outputs_of(program: Program, memories: Memories) -> dict[str, Array]:

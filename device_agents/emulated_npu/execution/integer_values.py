@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.execution.operand_memories import fault
+from device_agents.emulated_npu.execution.operand_checks import fault
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command
 from device_agents.emulated_npu.unit_settings import UNQUANTISED, Quantisation

@@ -15,8 +15,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.execution.activations import activate_own
 from device_agents.emulated_npu.execution.integer_values import centred, exact_type, multiplies_integers, scaled_sums
-from device_agents.emulated_npu.execution.operand_memories import fault
-from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
+from device_agents.emulated_npu.execution.operand_checks import (
+    BLOCK_ELEMENTS,
+    check_temporary,
+    check_window,
+    fault,
+    reach,
+)
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command
 from device_agents.emulated_npu.unit_settings import Triple

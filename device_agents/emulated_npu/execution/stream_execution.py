@@ -23,24 +23,12 @@ from device_agents.emulated_npu.execution.functional import (
     start_run,
 )
 from device_agents.emulated_npu.execution.interleaving import Order, run_while_possible
-from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.execution.operand_memories import fault, operands_of
-from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.execution.operand_checks import fault, operands_of
+from device_agents.emulated_npu.isa.program import Preload, Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
-
-
-@dataclass(frozen=True)
-class Preload:
-    """Code that runs once before the first input; the bytes `kept` of SB that it writes stay from input to input.
-
-    `kept` is from the first byte to one past the last.
-    """
-
-    code: bytes
-    kept: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ def run_stream(
 ) -> tuple[Mapping[str, Array], ...]:
     """Run all cores on a stream of inputs of the network, and return the outputs of each by name.
 
-    `order` as in `functional.run`.
+    `order` as in `FunctionalMachine`.
 
     A group starts the next input when all its cores have ended the last. It runs as many inputs ahead of other groups
     as it has messages for; on the machine a SEND would wait for a slot of the ring.
@@ -69,7 +57,7 @@ def run_stream(
     ExecutionFault for a message that its receiver does not expect.
     """
     messages = _Mailboxes({core: number for number, group in enumerate(groups) for core in group.programs})
-    running = [_GroupExecution(_loaded(group, machine, messages, order), stream, order, messages) for group in groups]
+    running = [_GroupExecution(_loaded(group, machine, messages, order), stream, messages) for group in groups]
     sent, waiting = -1, dict[int, Deadlock]()
     while messages.sent != sent:  # another turn, as long as a group has sent a message
         sent, waiting = messages.sent, {}
@@ -91,9 +79,10 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
     cores: list[_CoreExecution] = []
     for core, program in group.programs.items():
         memories = memories_for(machine.of_core(core), program.footprint)
-        cores.append(_CoreExecution(core, program, memories.beside(cores[0].memories) if cores else memories, messages))
+        functional = FunctionalMachine(memories.beside(cores[0].memories) if cores else memories, order)
+        cores.append(_CoreExecution(core, program, functional, messages))
     if cores:
-        load(cores[0].program, cores[0].functional, group.fill, order=order)
+        load(cores[0].program, cores[0].functional, group.fill)
     for each in cores:
         if each.core in group.preloads:
             each.preload(group.preloads[each.core])
@@ -156,10 +145,10 @@ class _GroupExecution:
     """Cores that share memory and start the next input together; `outputs` holds the outputs of the ended inputs."""
 
     def __init__(
-        self, cores: Sequence[_CoreExecution], stream: Sequence[Mapping[str, Array]], order: Order, messages: _Mailboxes
+        self, cores: Sequence[_CoreExecution], stream: Sequence[Mapping[str, Array]], messages: _Mailboxes
     ) -> None:
         self.cores, self.outputs = cores, list[dict[str, Array]]()
-        self._stream, self._order, self._messages = stream, order, messages
+        self._stream, self._messages = stream, messages
         self._running: dict[int, Iterator[Deadlock]] = {}
 
     def proceed(self) -> dict[int, Deadlock]:
@@ -168,7 +157,7 @@ class _GroupExecution:
             if not self._running:
                 number = len(self.outputs)
                 inputs = self._stream[number]
-                self._running = {each.core: each.run(number, inputs, self._order) for each in self.cores}
+                self._running = {each.core: each.run(number, inputs) for each in self.cores}
             waiting = self._in_turn()
             if waiting:
                 return waiting
@@ -198,9 +187,8 @@ class _GroupExecution:
 class _CoreExecution:
     """One core with its program and memories."""
 
-    def __init__(self, core: int, program: Program, memories: Memories, messages: _Mailboxes) -> None:
-        self.core, self.program, self.memories = core, program, memories
-        self.functional = FunctionalMachine(memories)
+    def __init__(self, core: int, program: Program, functional: FunctionalMachine, messages: _Mailboxes) -> None:
+        self.core, self.program, self.functional, self.memories = core, program, functional, functional.memories
         self._messages = messages
         self._number = 0
         self._kept: tuple[int, Array] | None = None
@@ -210,17 +198,16 @@ class _CoreExecution:
         for step in sequence(preload.code):
             if isinstance(step.item, Command):
                 self.functional.execute(step.item)
-        first, end = preload.kept
-        kept = Descriptor(Space.SB, DataType.UINT8, (end - first,), (1,))
-        self._kept = first, self.memories.view(Operand(kept, first)).copy()
+        kept = Descriptor(Space.SB, DataType.UINT8, (preload.stop - preload.start,), (1,))
+        self._kept = preload.start, self.memories.view(Operand(kept, preload.start)).copy()
 
-    def run(self, number: int, inputs: Mapping[str, Array], order: Order) -> Iterator[Deadlock]:
+    def run(self, number: int, inputs: Mapping[str, Array]) -> Iterator[Deadlock]:
         """Run the program on the input of this number; yield whenever it has to wait for a message."""
         self._number = number
-        steps = start_run(self.program, self.memories, inputs)
+        steps = start_run(self.program, self.functional, inputs)
         if self._kept is not None:
             self.memories.write(*self._kept, Space.SB)
-        return run_while_possible(steps, self._execute, self._is_ready, order=order)
+        return run_while_possible(steps, self._execute, self._is_ready, order=self.functional.order)
 
     def _is_ready(self, command: Command) -> bool:
         return command.function is not Function.RECEIVE or self._messages.is_there(self._number, self.core, command)

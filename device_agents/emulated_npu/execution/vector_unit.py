@@ -1,4 +1,4 @@
-"""The vector unit, element by element and along axes; vfu_windows.py has the windows.
+"""The vector unit, element by element and along axes; vector_windows.py has the windows.
 
 float16 is computed in float32, float64 and integers in their own type, integers as in ONNX.
 """
@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from device_agents.emulated_npu.execution.activations import activate, activate_own
-from device_agents.emulated_npu.execution.operand_memories import fault
+from device_agents.emulated_npu.execution.operand_checks import fault
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command
 from device_agents.emulated_npu.unit_settings import Binary, Reduction

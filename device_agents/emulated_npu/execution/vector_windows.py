@@ -13,10 +13,10 @@ import numpy as np
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.integer_values import centred, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.matrix_unit import epilogue
-from device_agents.emulated_npu.execution.operand_memories import fault
-from device_agents.emulated_npu.execution.sliding_windows import (
+from device_agents.emulated_npu.execution.operand_checks import (
     check_temporary,
     check_window,
+    fault,
     outputs_inside,
     taps_inside,
 )

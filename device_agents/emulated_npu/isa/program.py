@@ -78,6 +78,15 @@ NO_SETUP = Setup()
 
 
 @dataclass(frozen=True)
+class Preload:
+    """Code that runs once before a stream of inputs, and the bytes [start, stop) of SB that it writes and that stay."""
+
+    code: bytes
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Program:
     """A program: `code` holds whole instructions, `layer_of[pc]` the hardware layer of each, -1 for none."""
 

@@ -15,8 +15,8 @@ from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, one_kind, parse_groups
+from device_agents.emulated_npu.partition.node_graph import Traversal, traverse, traverse_from
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
 from device_agents.emulated_npu.unit_commands import Function
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
-from device_agents.emulated_npu.compiler.graph.producers import layer_producers
+from device_agents.emulated_npu.compiler.graph.regions import layer_producers
 from device_agents.emulated_npu.compiler.planning.chains.chain import depthwise_bytes, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import packed_bytes, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import buffer_bytes

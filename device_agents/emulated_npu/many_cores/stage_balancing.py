@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -18,12 +16,18 @@ from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import assignment_of, form_groups
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
-from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem, time_system
-from device_agents.emulated_npu.partition.balanced import ResidentTimes, StageTimes, StorageLimits, balanced_partition
+from device_agents.emulated_npu.many_cores.system_runs import TimedSystem, time_system
+from device_agents.emulated_npu.partition.balanced import (
+    ResidentTimes,
+    StageTimes,
+    StorageLimits,
+    balanced_partition,
+    group_loads,
+    refined_partition,
+)
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
-from device_agents.emulated_npu.partition.refined import group_loads, refined_partition
+from device_agents.emulated_npu.partition.node_graph import Traversal
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.traversal import Traversal
 
 _CORRECTIONS = 2
 _WORTH_SHARING = 0.02
@@ -39,7 +43,8 @@ class PartitionTask:
 
     `inputs` and `limit_ps` are as in `time_system`. `dynamic_factor` is the DDR that features occupy on one core,
     divided by the size of all inputs of nodes (k_dynamic of S5.4, as observed). `weights` is as in `compile_system`.
-    `of_kinds` has the nodes on cores of other kinds than that of the first group, by `Machine.of_core`.
+    `nodes` should come from a run on the `contended` machine; `of_kinds` has those on cores of other kinds than that of
+    the first group, by `Machine.of_core`.
     """
 
     graph: Graph
@@ -53,15 +58,50 @@ class PartitionTask:
     dynamic_factor: float = 1.0
     weights: WeightPolicy = "resident"
     of_kinds: Mapping[Machine, NetworkNodes] = field(default_factory=dict)
-
-    @cached_property
-    def predictor(self) -> StagePredictor:
-        """Predicted times of the stages on groups."""
-        return StagePredictor(self.graph, self.machine, self.options, self.nodes, self.weights, self.of_kinds)
+    _split_times: dict[tuple[int, Machine], list[float]] = field(default_factory=dict, init=False, compare=False)
 
     def stage_times(self, groups: Sequence[CoreGroup], factors: Sequence[float] | None = None) -> StageTimes:
-        """Return predicted stage times on some groups, with the time of each node multiplied by its factor."""
-        return self.predictor.times(self.traversal, groups, factors)
+        """Return predicted stage times on some groups in picoseconds, with the time of each node times its factor.
+
+        On one core a node takes its share of the core's run. On several cores a layer takes the predicted time of its
+        best split on the group, or its share of the run on one core if that is less: chains exist only on one core.
+        Weights are predicted to stay in SB only on groups of one core. Data cross the end of a stage over the link to
+        the next group, within a chip or between chips. Raises DoesNotFit for a layer that fits on a group in no way.
+        """
+        cores, nodes, order = self.machine.cores, self.nodes, self.traversal.order
+        links = (
+            cores.link if group.chip == following.chip else cores.chip_link for group, following in pairwise(groups)
+        )
+        per_byte = (*(PS_PER_S / link.bytes_per_s for link in links), 0.0)
+        by = [1.0] * len(nodes.layers) if factors is None else factors
+
+        def ordered(times: Sequence[float]) -> tuple[float, ...]:
+            return tuple(times[node] * by[node] for node in order)
+
+        machines = [own[0] for own in group_machines(self.machine, [group.cores for group in groups])]
+        own_nodes = [self.of_kinds.get(self.machine.of_core(group.cores[0]), nodes) for group in groups]
+        kinds = [(len(group.cores), own) for group, own in zip(groups, machines, strict=True)]
+        resident = None
+        if self.weights == "resident":
+            resident = ResidentTimes(
+                tuple(ordered(each.resident_ps) for each in own_nodes),
+                tuple(nodes.weight_bytes[node] for node in order),
+                tuple(own.sb_bytes if count == 1 and not own.shared_buffer else 0 for count, own in kinds),
+            )
+        node_times = tuple(ordered(self._times_on(each, *kind)) for each, kind in zip(own_nodes, kinds, strict=True))
+        return StageTimes(node_times, nodes.graph.cut_bytes(order), per_byte, resident)
+
+    def _times_on(self, nodes: NetworkNodes, cores: int, machine: Machine) -> Sequence[float]:
+        """Return the time of each node on a group; groups of the same kind are predicted once."""
+        if cores == 1:
+            return nodes.times_ps
+        if (cores, machine) not in self._split_times:
+            choices = choose_splits(self.graph, [machine] * cores, self.options)
+            self._split_times[cores, machine] = [
+                min(alone, float(sum(choices[layer].best.predicted_ps for layer in layers)))
+                for alone, layers in zip(nodes.times_ps, self.nodes.layers, strict=True)
+            ]
+        return self._split_times[cores, machine]
 
     def group_loads(self, partition: CorePartition, times: StageTimes) -> tuple[float, ...]:
         """Return the predicted time of every group, which runs its parts one after the other; 0 without nodes."""
@@ -273,68 +313,3 @@ def group_counts(most: int) -> list[int]:
     while found[-1] < most:
         found.append(found[-1] + (1 << max(0, found[-1].bit_length() - 2)))
     return [count for count in found if count <= most]
-
-
-class StagePredictor:
-    """Predicts the stages of a network on groups of a machine; groups of the same kind are predicted once.
-
-    On one core a node takes its share of the core's run; `nodes` should come from a run on the `contended` machine. On
-    several cores a layer takes the predicted time of its best split on the group, or its share of the run on one core
-    if that is less: chains exist only on one core. Predictions assume that weights stay in SB only on groups of one
-    core. `of_kinds` has nodes from runs on cores of other kinds, by `Machine.of_core`.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        machine: Machine,
-        options: Options,
-        nodes: NetworkNodes,
-        weights: WeightPolicy,
-        of_kinds: Mapping[Machine, NetworkNodes] = MappingProxyType({}),
-    ) -> None:
-        self._graph, self._machine, self._options, self._nodes = graph, machine, options, nodes
-        self._weights, self._of_kinds = weights, of_kinds
-        self._known: dict[tuple[int, Machine], tuple[float, ...]] = {}
-
-    def times(
-        self, traversal: Traversal, groups: Sequence[CoreGroup], factors: Sequence[float] | None = None
-    ) -> StageTimes:
-        """Return stage times in picoseconds, with the time of each node multiplied by its factor.
-
-        Data cross the end of a stage over the link to the next group, within a chip or between chips. Raises DoesNotFit
-        for a layer that fits on a group in no way.
-        """
-        cores, nodes = self._machine.cores, self._nodes
-        links = (
-            cores.link if group.chip == following.chip else cores.chip_link for group, following in pairwise(groups)
-        )
-        per_byte = (*(PS_PER_S / link.bytes_per_s for link in links), 0.0)
-        by = [1.0] * len(nodes.layers) if factors is None else factors
-
-        def ordered(times: Sequence[float]) -> tuple[float, ...]:
-            return tuple(times[node] * by[node] for node in traversal.order)
-
-        machines = [own[0] for own in group_machines(self._machine, [group.cores for group in groups])]
-        own_nodes = [self._of_kinds.get(self._machine.of_core(group.cores[0]), nodes) for group in groups]
-        kinds = [(len(group.cores), own) for group, own in zip(groups, machines, strict=True)]
-        resident = None
-        if self._weights == "resident":
-            resident = ResidentTimes(
-                tuple(ordered(each.resident_ps) for each in own_nodes),
-                tuple(nodes.weight_bytes[node] for node in traversal.order),
-                tuple(own.sb_bytes if count == 1 and not own.shared_buffer else 0 for count, own in kinds),
-            )
-        node_times = tuple(ordered(self._on(each, *kind)) for each, kind in zip(own_nodes, kinds, strict=True))
-        return StageTimes(node_times, nodes.graph.cut_bytes(traversal.order), per_byte, resident)
-
-    def _on(self, nodes: NetworkNodes, cores: int, machine: Machine) -> tuple[float, ...]:
-        key = cores, machine
-        if key not in self._known:
-            alone = tuple(map(float, nodes.times_ps))
-            self._known[key] = alone if cores == 1 else tuple(map(min, alone, self._split(cores, machine)))
-        return self._known[key]
-
-    def _split(self, cores: int, machine: Machine) -> list[float]:
-        choices = choose_splits(self._graph, [machine] * cores, self._options)
-        return [float(sum(choices[layer].best.predicted_ps for layer in layers)) for layers in self._nodes.layers]

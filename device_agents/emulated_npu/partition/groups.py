@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import reprlib
 from collections import Counter
@@ -30,13 +29,6 @@ class CoreCapability:
     external_bytes: int = 0
     speed: float = 1.0
 
-    def __post_init__(self) -> None:
-        if not 0 < self.macs_per_s < math.inf:
-            what = f"a core with {self.macs_per_s} multiply-adds per second"
-            raise InvalidPartition(what, "it must be above 0 and finite")
-        if not self.storage_bytes > 0:
-            raise InvalidPartition(f"a core with {self.storage_bytes} bytes of storage", "it must be at least 1")
-
 
 @dataclass(frozen=True)
 class Fabric:
@@ -52,11 +44,6 @@ class Fabric:
     cache_bytes: int = 0
     external_bytes: int = 0
     kinds: tuple[tuple[int, int, CoreCapability], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.chips < 1 or self.cores_per_chip < 1:
-            what = f"{self.chips} chips of {self.cores_per_chip} cores"
-            raise InvalidPartition(what, "there must be at least 1 of each")
 
     @property
     def cores(self) -> int:
@@ -107,8 +94,6 @@ class CoreGroup:
     core: CoreCapability
 
     def __post_init__(self) -> None:
-        if not self.cores:
-            raise InvalidPartition("a core group without cores", "a group has at least 1 core", _SYNTAX)
         if len(set(self.cores)) < len(self.cores):
             what = f"core {mode(self.cores)} is named twice in a group"
             raise InvalidPartition(what, "a core belongs to one group, once", _SYNTAX)
@@ -146,11 +131,11 @@ def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
     empty or spans two chips.
     """
     groups = tuple(_group(fabric, _cores(fabric, part, text)) for part in text.split("/"))
-    check_disjoint(groups)
+    _check_disjoint(groups)
     return groups
 
 
-def check_disjoint(groups: Iterable[CoreGroup]) -> None:
+def _check_disjoint(groups: Iterable[CoreGroup]) -> None:
     """Raise `InvalidPartition` if a core is in two groups."""
     owner: dict[int, int] = {}
     for index, group in enumerate(groups):

@@ -1,16 +1,20 @@
-"""The graph of a network's nodes and their demands on the cores (S5.2)."""
+"""The graph of a network's nodes, their demands on the cores (S5.2), and the order in which they are visited (S5.3).
+
+The order comes from a work pool, a queue. A step visits its head and removes it; the successors go to the end. At a
+merge whose inputs are all visited or in the queue, the same step visits and removes the queued inputs, appends their
+other successors, and appends the merge. A merge with any other input waits outside the pool. An input that entered in
+the same step does not count as queued: otherwise the order would depend on the order of the edges. All predecessors of
+a queued node are visited, so the order is topological.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
-
-_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -45,27 +49,18 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadNode:
-    """A node of the network; `predecessors` are the indices of the nodes whose outputs it reads.
-
-    Raises `InvalidPartition` if a number of the workload is negative, not a number, or above 2^63 - 1.
-    """
+    """A node of the network; `predecessors` are the indices of the nodes whose outputs it reads."""
 
     name: str
     workload: Workload
     predecessors: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self.workload).items():
-            if not 0 <= value <= _MOST:
-                what = f"{name} of node {self.name!r} is {value}"
-                raise InvalidPartition(what, f"a workload lies between 0 and {_MOST}")
-
 
 @dataclass(frozen=True)
 class NodeGraph:
-    """The nodes of a network by index; an edge leads from each predecessor to its node.
+    """The nodes of a network by index; an edge leads from each predecessor to its node, and edges form no cycle.
 
-    Raises `InvalidPartition` if there is no node, a predecessor does not exist, or edges form a cycle (names it).
+    Raises `InvalidPartition` if there is no node.
     """
 
     nodes: tuple[WorkloadNode, ...]
@@ -73,17 +68,6 @@ class NodeGraph:
     def __post_init__(self) -> None:
         if not self.nodes:
             raise InvalidPartition("a network without nodes", "there is nothing to partition")
-        for node in self.nodes:
-            for index in node.predecessors:
-                if not 0 <= index < len(self.nodes):
-                    what = f"node {node.name!r} names node {index} as predecessor"
-                    raise InvalidPartition(what, f"the network has nodes 0 to {len(self.nodes) - 1}")
-        try:
-            TopologicalSorter({index: node.predecessors for index, node in enumerate(self.nodes)}).prepare()
-        except CycleError as error:
-            names = " -> ".join(repr(self.nodes[index].name) for index in error.args[1][:9])
-            what = f"the nodes form a cycle: {names}"
-            raise InvalidPartition(what, "a node cannot wait for its own output") from error
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
@@ -118,3 +102,83 @@ class NodeGraph:
             changes[max(ends) + 1] -= self.nodes[index].workload.dynamic_out_bytes
         crossing = 0
         return tuple(crossing := crossing + change for change in changes[:-1])
+
+
+@dataclass(frozen=True)
+class TraversalStep:
+    """The nodes visited in a step, in order, and the queue after it; the initialisation visits none."""
+
+    visited: tuple[int, ...]
+    queue: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """The steps of a visit.
+
+    `second_leg` is the position in `order` at which the visit starts again from the inputs; None if the start reaches
+    every node.
+    """
+
+    steps: tuple[TraversalStep, ...]
+    second_leg: int | None = None
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The nodes as visited."""
+        return tuple(node for step in self.steps for node in step.visited)
+
+
+def traverse(graph: NodeGraph) -> Traversal:
+    """Visit all nodes from the inputs of the network, which form the first queue by ascending index."""
+    return Traversal(tuple(_leg(graph, range(len(graph.nodes)), graph.sources)))
+
+
+def traverse_from(graph: NodeGraph, start: int) -> Traversal:
+    """Visit from node `start` to the end, then the rest from the inputs (paragraph 106 of the source).
+
+    The first leg visits the start and its dependents (predecessors outside the leg do not count), the second leg the
+    rest. If the second leg begins a new sub-structure, the graph of sub-structures has no cycle: all dependents of the
+    first leg are in it, so no edge leads from it to the second leg, and within a leg edges follow the order.
+    """
+    reached = [start]
+    found = {start}
+    for index in reached:
+        fresh = [successor for successor in graph.successors[index] if successor not in found]
+        found.update(fresh)
+        reached += fresh
+    rest = [index for index in range(len(graph.nodes)) if index not in found]
+    steps = _leg(graph, reached, (start,))
+    if rest:
+        steps += _leg(graph, rest, tuple(index for index in graph.sources if index not in found))
+    return Traversal(tuple(steps), len(found) if rest else None)
+
+
+def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> list[TraversalStep]:
+    inside = set(members)
+    inputs = {index: [node for node in graph.nodes[index].predecessors if node in inside] for index in inside}
+    entered = set(first)
+    visited: set[int] = set()
+    queue = dict.fromkeys(first)
+    steps = [TraversalStep((), first)]
+    while queue:
+        waiting = set(queue)
+        now = [next(iter(queue))]
+        visited.add(now[0])
+        del queue[now[0]]
+        for node in now:  # grows by the inputs that merges pull in
+            for successor in graph.successors[node]:
+                if successor in entered or successor not in inside:
+                    continue
+                wanted = inputs[successor]
+                if not all(index in visited or index in waiting for index in wanted):
+                    continue
+                drawn = [index for index in dict.fromkeys(wanted) if index not in visited]
+                for index in drawn:
+                    del queue[index]
+                visited.update(drawn)
+                now += drawn
+                entered.add(successor)
+                queue[successor] = None
+        steps.append(TraversalStep(tuple(now), tuple(queue)))
+    return steps

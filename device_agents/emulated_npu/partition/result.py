@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
-from device_agents.emulated_npu.partition.groups import CoreGroup, check_disjoint
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
-from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.groups import CoreGroup
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload
 
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
 """The reason why a sub-structure ends: its next node would exceed the threshold, the node limit or the capability of
@@ -71,12 +70,7 @@ class CorePartition:
 
 
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:
-    """Raise `InvalidPartition` for a wrong number of groups, a core in two groups, or a traversal of another graph."""
-    if sorted(traversal.order) != list(range(len(graph.nodes))):
-        what = f"a traversal of {len(traversal.order)} nodes"
-        raise InvalidPartition(what, f"it must visit each of the {len(graph.nodes)} nodes of the network once")
-    if not groups:
-        raise InvalidPartition("0 core groups", "at least 1: the network needs one", "form more groups")
+    """Raise `InvalidPartition` for too few or too many groups."""
     if len(groups) == 1 and traversal.second_leg is not None:
         why = "at least 2: the second leg of a traversal from a middle node begins a new sub-structure"
         raise InvalidPartition("1 core groups", why, "form more groups, or start at an input")
@@ -84,4 +78,3 @@ def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGr
         what = f"{len(groups)} core groups for {len(graph.nodes)} nodes"
         why = f"every group executes at least one node: at most {len(graph.nodes)} groups"
         raise InvalidPartition(what, why, "form fewer, larger groups")
-    check_disjoint(groups)

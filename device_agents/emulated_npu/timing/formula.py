@@ -20,8 +20,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.failures import locked
-from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
-from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
+from device_agents.emulated_npu.timing.queue_rules import TransferWindow, UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 

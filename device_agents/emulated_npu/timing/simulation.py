@@ -1,6 +1,6 @@
 """The time of a program on a machine, from the same steps that a functional run executes.
 
-`simulate` runs the control unit and the queues (single_core.py) with the costs of cost.py, and divides the time
+`simulate` runs the control unit and the queues (single_core.py) with the costs of timing/cost, and divides the time
 among layers (attribution.py). All times are whole picoseconds, so sums are exact:
 
 - max(io, cp, vfu_queue, llc_queue) <= makespan <= io + cp + vfu_queue + llc_queue + control,
@@ -27,8 +27,8 @@ from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, la
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import over_budget
+from device_agents.emulated_npu.timing.queue_rules import UnitFeeds
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
-from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _NO_LIMIT_PS = 1 << 62

@@ -32,7 +32,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import locked, over_budget
-from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
+from device_agents.emulated_npu.timing.queue_rules import TransferWindow
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 NOTHING = -1

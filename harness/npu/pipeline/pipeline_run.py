@@ -13,7 +13,6 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups, traversal_from
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
-from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem
 from device_agents.emulated_npu.many_cores.stage_balancing import (
     ChosenGroups,
     PartitionTask,
@@ -22,12 +21,14 @@ from device_agents.emulated_npu.many_cores.stage_balancing import (
     choose_group_count,
     place_by_score,
 )
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
-from device_agents.emulated_npu.partition.greedy import partition_by_score_adding_groups
+from device_agents.emulated_npu.many_cores.system_runs import TimedSystem
+from device_agents.emulated_npu.partition.greedy import (
+    partition_by_score_adding_groups,
+    partition_by_score_sharing_groups,
+)
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
-from device_agents.emulated_npu.partition.sharing import partition_by_score_sharing_groups
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, Note, compile_network

@@ -9,16 +9,17 @@ from typing import Any
 from device_agents.emulated_npu.inference import MOST_ITEMS_OF_FILE, TimedProgram, check_accesses, time_program
 from device_agents.emulated_npu.reports.accounting import (
     MovedBytes,
+    RunEnergy,
     TensorClass,
     instruction_counts,
     issued_instructions,
     moved_by_class,
     moved_by_memory,
     peak_bytes,
+    run_energy,
     useful_macs,
 )
 from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
-from device_agents.emulated_npu.reports.energy_report import RunEnergy, run_energy
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.timing.attribution import WaitTime
 from device_agents.emulated_npu.unit_commands import Space

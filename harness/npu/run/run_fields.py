@@ -8,8 +8,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
-from device_agents.emulated_npu.reports.accounting import instruction_counts
-from device_agents.emulated_npu.reports.energy_report import RunEnergy
+from device_agents.emulated_npu.reports.accounting import RunEnergy, instruction_counts
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.loading import CompiledModel
 from harness.npu.run.core_run import CoreRun

@@ -8,8 +8,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
-from device_agents.emulated_npu.reports.accounting import MovedBytes, instruction_counts
-from device_agents.emulated_npu.reports.energy_report import RunEnergy
+from device_agents.emulated_npu.reports.accounting import MovedBytes, RunEnergy, instruction_counts
 from device_agents.emulated_npu.reports.statistics import LayerRow
 from device_agents.emulated_npu.timing.attribution import WaitTime
 from device_agents.emulated_npu.timing.simulation import Timing

@@ -20,15 +20,14 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import (
     SplitCandidate,
     choose_splits,
     placed_ps,
+    slice_key,
 )
-from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, fastest_first
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
-from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
+from device_agents.emulated_npu.compiler.splitting.layer_split import SPLIT_KINDS, LayerSplit
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
+from device_agents.emulated_npu.many_cores.system_runs import core_steps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from harness.errors import UsageError
 from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, steps_of

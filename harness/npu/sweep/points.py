@@ -10,8 +10,7 @@ from typing import Literal
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
-from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.compiler.odd_dft.choice import NoDft
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, area_mm2
@@ -155,6 +154,11 @@ class _Work:
 
     def point(self, number: int) -> SweepPoint:
         """Return the time of the network on one machine, or why the machine cannot run it."""
+        from device_agents.emulated_npu.compiler.stages import compile_model
+        from device_agents.emulated_npu.inference import time_program
+        from device_agents.emulated_npu.reports.accounting import run_energy
+        from harness.npu.run.core_run import run_rows
+
         candidate = self.candidates[number]
         name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
         if machine is None:

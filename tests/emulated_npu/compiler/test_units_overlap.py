@@ -27,7 +27,7 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering import order
 from device_agents.emulated_npu.compiler.ordering.hazards import STORES, stream_of
-from device_agents.emulated_npu.compiler.ordering.overlap import overlap_units
+from device_agents.emulated_npu.compiler.ordering.list_schedules import overlap_units
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Program

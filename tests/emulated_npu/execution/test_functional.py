@@ -233,9 +233,10 @@ def program(text: str, ddr_bytes: int = 128) -> Program:
     return Program("test", code, ("one",), (0,) * count, (ports[0],), (ports[1],), footprint)
 
 
-def machine_for(one: Program) -> FunctionalMachine:
+def machine_for(one: Program, order: Order = "program", budget_instructions: int = 1000) -> FunctionalMachine:
     """Return a machine with memories of the program's footprint."""
-    return FunctionalMachine(Memories({Space.DDR: one.footprint.ddr_bytes, Space.NB: one.footprint.nb_bytes}))
+    memories = Memories({Space.DDR: one.footprint.ddr_bytes, Space.NB: one.footprint.nb_bytes})
+    return FunctionalMachine(memories, order, budget_instructions)
 
 
 X = np.array([[1, 2], [3, 4]], np.float32)
@@ -245,9 +246,9 @@ X = np.array([[1, 2], [3, 4]], np.float32)
 def test_a_program_gives_its_outputs(order: Order) -> None:
     """A run returns its outputs by name, and a second run returns the same."""
     one = program(DOUBLE)
-    machine = machine_for(one)
+    machine = machine_for(one, order)
     for _ in range(2):
-        outputs = run(one, machine, (), {"x": X}, order=order)
+        outputs = run(one, machine, (), {"x": X})
         np.testing.assert_array_equal(outputs["y"], 2 * X)
 
 
@@ -282,7 +283,7 @@ def test_registers_come_from_memory_after_a_fence() -> None:
     )
     one = program(text)
     for order in ORDERS:
-        outputs = run(one, machine_for(one), [(32, np.array([64], np.int64))], {"x": X}, order=order)
+        outputs = run(one, machine_for(one, order), [(32, np.array([64], np.int64))], {"x": X})
         np.testing.assert_array_equal(outputs["y"], 2 * X)
 
 
@@ -292,7 +293,7 @@ def test_an_endless_loop_ends_at_the_budget() -> None:
         "again:\n    fill target=r0:d1\n    jump again\n".replace("again:", DOUBLE.split("set")[0] + "again:")
     )
     with pytest.raises(BudgetExceeded):
-        run(one, machine_for(one), (), {"x": X}, budget_instructions=1000)
+        run(one, machine_for(one), (), {"x": X})
 
 
 @pytest.mark.parametrize("inputs", [{}, {"x": X[0]}, {"x": X.astype(np.float64)}])

@@ -40,7 +40,7 @@ class Guarded:
             array[GUARD : GUARD + INDICES] = rng.integers(0, 3, INDICES)
             array[GUARD + INDICES : -GUARD] = 0
         self.inner = {space: array[GUARD:-GUARD] for space, array in self.whole.items()}
-        self.machine = FunctionalMachine(Memories.over(self.inner))
+        self.machine = FunctionalMachine(Memories.over(self.inner), budget_instructions=150)
 
     def assert_intact(self) -> None:
         """Assert that no guard byte has changed."""
@@ -259,7 +259,7 @@ def run_guarded(code: bytes, guard: int) -> tuple[str, list[float]]:
     guarded = Guarded(guard)
     ended, output = "done", np.zeros(0)
     try:
-        output = run(_loaded(code), guarded.machine, (), {"x": X}, budget_instructions=150)["y"]
+        output = run(_loaded(code), guarded.machine, (), {"x": X})["y"]
     except EmulatorError as error:
         ended = type(error).__name__
     guarded.assert_intact()

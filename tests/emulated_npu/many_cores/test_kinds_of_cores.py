@@ -22,13 +22,11 @@ from device_agents.emulated_npu.machine import Machine, load_preset, parse_machi
 from device_agents.emulated_npu.machine.description import CoreKind
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
 from device_agents.emulated_npu.many_cores.node_workloads import network_nodes
-from device_agents.emulated_npu.many_cores.pipeline_timing import time_system
 from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask, balance_stages
-from device_agents.emulated_npu.many_cores.system_run import run_system
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
+from device_agents.emulated_npu.many_cores.system_runs import run_system, time_system
 from device_agents.emulated_npu.partition.greedy import partition_by_score
-from device_agents.emulated_npu.partition.score import ShareScore
-from device_agents.emulated_npu.partition.traversal import traverse
+from device_agents.emulated_npu.partition.node_graph import traverse
+from device_agents.emulated_npu.partition.split_score import ShareScore, SplitRule
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate

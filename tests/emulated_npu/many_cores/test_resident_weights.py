@@ -18,8 +18,7 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import run_stream
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.pipeline_timing import time_system
-from device_agents.emulated_npu.many_cores.system_run import group_programs
+from device_agents.emulated_npu.many_cores.system_runs import group_programs, time_system
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space
 
 _LAYER_BYTES = 4 * 4 * 9 * 4

@@ -1,5 +1,8 @@
 """The nodes of a network for the partition, and their demand on a machine (S5.2)."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +24,10 @@ from device_agents.emulated_npu.many_cores.core_groups import (
     traversal_from,
 )
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
-from device_agents.emulated_npu.many_cores.stage_balancing import StagePredictor
-from device_agents.emulated_npu.partition.balanced import balanced_partition
-from device_agents.emulated_npu.partition.groups import CoreCapability, Fabric
-from device_agents.emulated_npu.partition.node_graph import Workload
+from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask
+from device_agents.emulated_npu.partition.balanced import StageTimes, balanced_partition
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric
+from device_agents.emulated_npu.partition.node_graph import Traversal, Workload
 
 EDGE = load_preset("edge")
 _RNG = np.random.default_rng(3)
@@ -54,10 +57,11 @@ def _nodes(machine: Machine = EDGE) -> NetworkNodes:
     return _measured(machine)[1]
 
 
-def _predictor(machine: Machine) -> StagePredictor:
-    """Return the predictor of the nodes of the edge on a machine; weights are fetched."""
+def _stage_times(machine: Machine, traversal: Traversal, groups: Sequence[CoreGroup]) -> StageTimes:
+    """Return the predicted times of the nodes of the edge on groups of a machine; weights are fetched."""
     graph, nodes = _measured()
-    return StagePredictor(graph, machine, DEFAULT, nodes, "fetched")
+    task = PartitionTask(graph, machine, DEFAULT, nodes, traversal, sum(nodes.times_ps), weights="fetched")
+    return task.stage_times(groups)
 
 
 def test_every_layer_is_in_one_node() -> None:
@@ -193,7 +197,7 @@ def test_a_stage_sends_over_the_link_to_the_next_one() -> None:
     """Groups on chips 0, 0 and 1 send 544 bytes/ns to the second, 100 to the third, and nothing after it."""
     machine = load_preset("chiplets-64")
     found = _nodes()
-    times = _predictor(machine).times(traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"))
+    times = _stage_times(machine, traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"))
     assert times.time_per_byte == pytest.approx((1000 / 544, 1000 / 100, 0))
 
 
@@ -202,7 +206,7 @@ def test_the_balanced_partition_is_by_stage_times() -> None:
     found = _nodes()
     traversal = traversal_from(found, None)
     groups = form_groups(fabric_of(EDGE), "2")
-    times = _predictor(EDGE).times(traversal, groups)
+    times = _stage_times(EDGE, traversal, groups)
     best = balanced_partition(found.graph, traversal, groups, times)
     count = len(traversal.order)
     every = [max(times(0, cut, 0), times(cut, count, 1)) for cut in range(1, count)]

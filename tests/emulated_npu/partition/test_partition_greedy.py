@@ -4,6 +4,9 @@ The six nodes a b c d e f have 100, 200, 100, 300, 200 and 100 MACs (1000 in all
 their scores on one core are 0.1, 0.2, 0.1, 0.3, 0.2 and 0.1, and half of that on two.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,13 +14,11 @@ from hypothesis import assume, given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, names, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting
 from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
-from device_agents.emulated_npu.partition.groups import CoreGroup, parse_groups
-from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
+from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, parse_groups
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal, Workload, traverse, traverse_from
 from device_agents.emulated_npu.partition.result import CorePartition
-from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
-from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule, Splitting
 
 COMPUTE = ShareScore(1, 0, 0)
 MACS = AbsoluteScore(1, 0, 0, 0)
@@ -31,6 +32,15 @@ def _static(*amounts: int) -> NodeGraph:
     return chain(*(Workload(compute_macs=1, static_bytes=amount) for amount in amounts))
 
 
+def _split(graph: NodeGraph, sizes: Sequence[int], rule: SplitRule, **core: int) -> CorePartition:
+    """Return the partition on groups of these sizes, all on one chip."""
+    return partition_by_score(graph, traverse(graph), groups_of_sizes(fabric(1, sum(sizes), **core), sizes), rule)
+
+
+def _split_adding(graph: NodeGraph, given: str, rule: SplitRule, machine: Fabric) -> CorePartition:
+    return partition_by_score_adding_groups(graph, traverse(graph), parse_groups(machine, given), rule, machine)
+
+
 # --- where it splits -------------------------------------------------------------------------------------------------
 
 
@@ -40,8 +50,7 @@ def test_the_score_over_the_threshold_closes_a_group_before_the_current_node() -
     Two cores: a 0.05, b 0.15, c 0.2, d 0.35 > 0.3: a b c. One core: d 0.3 is not above 0.3, e 0.5 is: d alone. One
     core: e 0.2, f 0.3; the rest is last.
     """
-    groups = groups_of_sizes(fabric(1, 4), (2, 1, 1))
-    partition = partition_by_score(SIX_NODES, traverse(SIX_NODES), groups, SplitRule(COMPUTE, 0.3))
+    partition = _split(SIX_NODES, (2, 1, 1), SplitRule(COMPUTE, 0.3))
     assert parts(SIX_NODES, partition) == ["abc", "d", "ef"]
     assert [part.group for part in partition.sub_structures] == [0, 1, 2]
     assert [part.workload.compute_macs for part in partition.sub_structures] == [400, 300, 300]
@@ -51,8 +60,7 @@ def test_the_score_over_the_threshold_closes_a_group_before_the_current_node() -
 
 def test_every_step_has_its_score_and_why_it_closes() -> None:
     """The steps of the same partition: the node that closes a group is tried again in the next one."""
-    groups = groups_of_sizes(fabric(1, 4), (2, 1, 1))
-    partition = partition_by_score(SIX_NODES, traverse(SIX_NODES), groups, SplitRule(COMPUTE, 0.3))
+    partition = _split(SIX_NODES, (2, 1, 1), SplitRule(COMPUTE, 0.3))
     assert [(names(SIX_NODES, (step.node,)), step.group, step.closes) for step in partition.steps] == [
         ("a", 0, None),
         ("b", 0, None),
@@ -69,9 +77,7 @@ def test_every_step_has_its_score_and_why_it_closes() -> None:
 
 def test_the_node_limit_closes_a_group() -> None:
     """A group takes at most two nodes, whatever the score."""
-    partition = partition_by_score(
-        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE, 1.0, node_limit=2)
-    )
+    partition = _split(SIX_NODES, [1] * 3, SplitRule(COMPUTE, 1.0, node_limit=2))
     assert parts(SIX_NODES, partition) == ["ab", "cd", "ef"]
     assert [step.closes for step in partition.steps if step.closes] == ["node limit", "node limit"]
 
@@ -79,7 +85,7 @@ def test_the_node_limit_closes_a_group() -> None:
 def test_a_node_that_exceeds_alone_forms_its_own() -> None:
     """With MACs 1, 8, 1, 1 and threshold 5 the sub-structures are 1 (1 + 8 > 5), 8 alone, and 1 + 1."""
     graph = _macs(1, 8, 1, 1)
-    partition = partition_by_score(graph, traverse(graph), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(MACS, 5))
+    partition = _split(graph, [1] * 3, SplitRule(MACS, 5))
     assert parts(graph, partition) == ["0", "1", "23"]
     assert [part.load for part in partition.sub_structures] == [1, 8, 2]
 
@@ -104,9 +110,7 @@ def test_more_sub_structures_than_groups_raise_the_threshold() -> None:
 
     (a b c d is 0.7; with less than 0.6 d e and f part, which is a third.)
     """
-    partition = partition_by_score(
-        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 2), [1] * 2), SplitRule(COMPUTE, 0.3)
-    )
+    partition = _split(SIX_NODES, [1] * 2, SplitRule(COMPUTE, 0.3))
     assert parts(SIX_NODES, partition) == ["abc", "def"]
     assert partition.threshold == pytest.approx(0.6)
     assert partition.events == ("threshold raised from 0.3 to 0.6: 4 sub-structures for 2 groups",)
@@ -115,8 +119,7 @@ def test_more_sub_structures_than_groups_raise_the_threshold() -> None:
 def test_storage_that_does_not_suffice_splits_before_the_node_that_exceeds_it() -> None:
     """Cores of 100 bytes hold 60 + 40 but not 60 + 40 + 1, although the threshold would allow it."""
     graph = _static(60, 40, 1, 5)
-    groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
-    partition = partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, 1.0))
+    partition = _split(graph, [1] * 2, SplitRule(COMPUTE, 1.0), storage_bytes=100)
     assert parts(graph, partition) == ["01", "23"]
     assert partition.events == (
         "group 0 closed below the threshold: "
@@ -131,8 +134,7 @@ def test_a_lower_threshold_is_taken_where_only_that_makes_it_fit() -> None:
     0 and 1 the first takes 0, the second 1 (1 and 2 are 200 bytes) and the third 2; any from 0 on yields that.
     """
     graph = _static(50, 50, 150)
-    groups = groups_of_sizes(fabric(1, 5, storage_bytes=100), (2, 1, 2))
-    partition = partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, 1.0))
+    partition = _split(graph, (2, 1, 2), SplitRule(COMPUTE, 1.0), storage_bytes=100)
     assert parts(graph, partition) == ["0", "1", "2"]
     assert partition.events[0].startswith("threshold lowered from 1 to 0: ")
     assert "node '2' asks group 1 for 150 bytes of storage, the limit is 100 (1 core)" in partition.events[0]
@@ -141,11 +143,10 @@ def test_a_lower_threshold_is_taken_where_only_that_makes_it_fit() -> None:
 def test_compute_counts_where_a_period_is_given() -> None:
     """At 100 MACs per second and an input every 2 s a core takes 200 MACs: 150 + 50 fit, one more does not."""
     graph = _macs(150, 50, 1)
-    groups = groups_of_sizes(fabric(1, 2, macs_per_s=100), [1] * 2)
-    free = partition_by_score(graph, traverse(graph), groups, SplitRule(MACS, 1000))
+    free = _split(graph, [1] * 2, SplitRule(MACS, 1000), macs_per_s=100)
     assert parts(graph, free) == ["012"]
     assert free.events == ("no nodes are left for the last group",)
-    timed = partition_by_score(graph, traverse(graph), groups, SplitRule(MACS, 1000, period_s=2))
+    timed = _split(graph, [1] * 2, SplitRule(MACS, 1000, period_s=2), macs_per_s=100)
     assert parts(graph, timed) == ["01", "2"]
     assert "201 multiply-adds in 2 s, the limit is 200 (1 core)" in timed.events[0]
 
@@ -156,9 +157,7 @@ def test_a_group_is_added_on_the_second_chip() -> None:
     Chip 0 has no core left, so they are cores 2 and 3 of chip 1; the threshold stays.
     """
     machine = fabric(2, 2)
-    partition = partition_by_score_adding_groups(
-        SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0/1"), SplitRule(COMPUTE, 0.3), machine
-    )
+    partition = _split_adding(SIX_NODES, "0/1", SplitRule(COMPUTE, 0.3), machine)
     assert parts(SIX_NODES, partition) == ["ab", "c", "d", "ef"]
     assert [(group.chip, group.cores) for group in partition.groups] == [(0, (0,)), (0, (1,)), (1, (2,)), (1, (3,))]
     assert partition.threshold == 0.3
@@ -171,9 +170,7 @@ def test_a_group_is_added_on_the_second_chip() -> None:
 def test_a_group_is_added_on_the_same_chip_while_it_has_free_cores() -> None:
     """Chips of three cores, groups of core 0 and 1: the third group is core 2, the fourth lies on chip 1."""
     machine = fabric(2, 3)
-    partition = partition_by_score_adding_groups(
-        SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0/1"), SplitRule(COMPUTE, 0.3), machine
-    )
+    partition = _split_adding(SIX_NODES, "0/1", SplitRule(COMPUTE, 0.3), machine)
     assert [group.cores for group in partition.groups] == [(0,), (1,), (2,), (3,)]
 
 
@@ -181,9 +178,7 @@ def test_an_added_group_is_large_enough_for_its_first_node() -> None:
     """150 bytes need two cores of 100; chip 0 has one left, so the group is two cores of chip 1."""
     machine = fabric(2, 2, storage_bytes=100)
     graph = _static(90, 150)
-    partition = partition_by_score_adding_groups(
-        graph, traverse(graph), parse_groups(machine, "0"), SplitRule(COMPUTE), machine
-    )
+    partition = _split_adding(graph, "0", SplitRule(COMPUTE), machine)
     assert [group.cores for group in partition.groups] == [(0,), (2, 3)]
     assert "node '1' would bring group 0 to 240 bytes of storage, the limit is 100 (1 core)" in partition.events[0]
 
@@ -191,9 +186,7 @@ def test_an_added_group_is_large_enough_for_its_first_node() -> None:
 def test_no_group_is_added_if_the_given_ones_hold_the_network() -> None:
     """Without a threshold the given group takes the whole network, and no group is added."""
     machine = fabric(2, 2)
-    partition = partition_by_score_adding_groups(
-        SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0-1"), SplitRule(COMPUTE), machine
-    )
+    partition = _split_adding(SIX_NODES, "0-1", SplitRule(COMPUTE), machine)
     assert parts(SIX_NODES, partition) == ["abcdef"]
     assert len(partition.groups) == 1
 
@@ -203,9 +196,7 @@ def test_no_group_is_added_if_the_given_ones_hold_the_network() -> None:
 
 def test_without_a_threshold_the_smallest_is_searched() -> None:
     """Three groups take a b c 0.4 | d 0.3 | e f 0.3; any threshold below 0.4 separates c and gives a fourth."""
-    partition = partition_by_score(
-        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE)
-    )
+    partition = _split(SIX_NODES, [1] * 3, SplitRule(COMPUTE))
     assert parts(SIX_NODES, partition) == ["abc", "d", "ef"]
     assert partition.threshold == pytest.approx(0.4)
     assert partition.events == ("threshold found by search: 0.4 is the smallest with which 3 groups hold the network",)
@@ -334,16 +325,15 @@ def test_the_searched_threshold_is_the_smallest(
 def test_more_groups_than_nodes_are_refused() -> None:
     """The error names both numbers."""
     with pytest.raises(InvalidPartition, match="7 core groups for 6 nodes") as caught:
-        partition_by_score(SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 7), [1] * 7), SplitRule(COMPUTE))
+        _split(SIX_NODES, [1] * 7, SplitRule(COMPUTE))
     assert "at most 6 groups" in caught.value.why
 
 
 def test_a_node_that_no_group_holds_is_named() -> None:
     """The error names the node, its demand and the limit of the largest group."""
     graph = _static(10, 301, 10)
-    groups = groups_of_sizes(fabric(1, 4, storage_bytes=100), (1, 3))
     with pytest.raises(DoesNotFit, match="no core group holds node '1'") as caught:
-        partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE))
+        _split(graph, (1, 3), SplitRule(COMPUTE), storage_bytes=100)
     assert "301 bytes of storage, the limit is 300 (3 cores)" in caught.value.why
     assert caught.value.demand_bytes == 301
 
@@ -353,19 +343,16 @@ def test_a_node_that_no_chip_holds_is_named() -> None:
     machine = fabric(4, 2, storage_bytes=100)
     graph = _static(10, 201)
     with pytest.raises(DoesNotFit, match="no core group holds node '1'") as caught:
-        partition_by_score_adding_groups(
-            graph, traverse(graph), parse_groups(machine, "0"), SplitRule(COMPUTE), machine
-        )
+        _split_adding(graph, "0", SplitRule(COMPUTE), machine)
     assert "201 bytes of storage, the limit is 200 (2 cores)" in caught.value.why
 
 
 def test_groups_too_small_for_the_network_together_are_named() -> None:
     """Three nodes of 80 bytes do not fit two cores of 100, whatever the threshold."""
     graph = _static(80, 80, 80)
-    groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
     for threshold in (None, 0.5):
         with pytest.raises(DoesNotFit, match="2 groups cannot hold the network, whatever the threshold") as caught:
-            partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, threshold))
+            _split(graph, [1] * 2, SplitRule(COMPUTE, threshold), storage_bytes=100)
         assert "3 sub-structures for 2 groups" in caught.value.why
         assert "node '1' would bring group 0 to 160 bytes of storage, the limit is 100 (1 core)" in caught.value.why
 
@@ -373,9 +360,7 @@ def test_groups_too_small_for_the_network_together_are_named() -> None:
 def test_a_node_limit_that_the_groups_cannot_keep_is_named() -> None:
     """Six nodes, at most two per group, need three sub-structures."""
     with pytest.raises(DoesNotFit) as caught:
-        partition_by_score(
-            SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 2), [1] * 2), SplitRule(COMPUTE, node_limit=2)
-        )
+        _split(SIX_NODES, [1] * 2, SplitRule(COMPUTE, node_limit=2))
     assert "3 sub-structures for 2 groups; at most 2 nodes in each" in caught.value.why
 
 
@@ -383,9 +368,7 @@ def test_no_core_left_for_another_group_is_named() -> None:
     """Threshold 0.3 needs four groups of one core, but there are three cores."""
     machine = fabric(1, 3)
     with pytest.raises(DoesNotFit, match="there is no free core group for node 'e'") as caught:
-        partition_by_score_adding_groups(
-            SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0/1"), SplitRule(COMPUTE, 0.3), machine
-        )
+        _split_adding(SIX_NODES, "0/1", SplitRule(COMPUTE, 0.3), machine)
     assert "0 of 3 cores are free, 3 groups are formed" in caught.value.why
 
 
@@ -396,12 +379,3 @@ def test_a_start_in_the_middle_needs_two_groups() -> None:
             SIX_NODES, traverse_from(SIX_NODES, 3), groups_of_sizes(fabric(1, 1), [1] * 1), SplitRule(COMPUTE, 1e9)
         )
     assert "at least 2" in caught.value.why
-
-
-def test_a_traversal_of_another_network_and_groups_that_share_a_core_are_refused() -> None:
-    """A traversal of another network and groups with a common core are refused."""
-    groups = groups_of_sizes(fabric(1, 2), [1] * 2)
-    with pytest.raises(InvalidPartition, match="a traversal of 2 nodes"):
-        partition_by_score(SIX_NODES, traverse(_macs(1, 1)), groups, SplitRule(COMPUTE))
-    with pytest.raises(InvalidPartition, match="core 0 is in group 0 and in group 1"):
-        partition_by_score(SIX_NODES, traverse(SIX_NODES), (groups[0], groups[0]), SplitRule(COMPUTE))

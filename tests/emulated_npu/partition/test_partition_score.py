@@ -5,6 +5,7 @@ The six nodes are visited a b c d e f. Up to c (paragraphs 69, 74 to 79): MACs 1
 """
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, fabric, groups_of_sizes
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import Workload
-from device_agents.emulated_npu.partition.score import AbsoluteScore, Shares, ShareScore
+from device_agents.emulated_npu.partition.split_score import AbsoluteScore, Shares, ShareScore, SplitRule
 
 UP_TO_C = Workload(400, 160, 120, 100, 180)
 # Two cores and one of 100 bytes each.
@@ -58,18 +58,17 @@ def test_the_absolute_score_of_unequal_groups_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "expected"), [((1, 0, 0), 0.2), ((0, 1, 0), 130 * 2 / 200), ((0, 0, 1), 160 / 600)]
+    ("score", "expected"),
+    [
+        (ShareScore(1, 0, 0), 0.4 / 2),
+        (ShareScore(0, 1, 0), (100 + 160) / 200),
+        (ShareScore(0, 0, 1), 160 / 300 / 2),
+        (ShareScore(0, 1, 0, static_factor=3, dynamic_factor=2), (100 * 3 + 160 * 2) / 200),
+    ],
 )
-def test_any_weights_may_be_zero(weights: tuple[float, float, float], expected: float) -> None:
-    """One term alone on two cores is compute 0.4 / 2, storage (100 + 160) / 200, or routing 160 / 300 / 2."""
-    assert ShareScore(*weights).score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(expected)
-
-
-def test_the_factors_of_storage_are_no_weights() -> None:
-    """Storage factors may exceed 1: (100 * 3 + 160 * 2) / 200 = 3.1."""
-    score = ShareScore(0, 1, 0, static_factor=3, dynamic_factor=2)
-    assert score.occupied_bytes(UP_TO_C) == 620
-    assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(3.1)
+def test_one_term_alone(score: ShareScore, expected: float) -> None:
+    """Two of the weights may be 0; the factors of storage are no weights and may exceed 1."""
+    assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(expected)
 
 
 def test_a_share_of_nothing_is_zero() -> None:
@@ -115,30 +114,27 @@ def test_all_weights_zero_are_refused() -> None:
         AbsoluteScore(0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("name", ["static_factor", "dynamic_factor"])
-def test_a_factor_that_is_not_positive_is_refused(name: str, value: float) -> None:
-    """The error names the factor and its value."""
-    with pytest.raises(InvalidPartition, match=f"{name} is {value}") as caught:
-        ShareScore(**{name: value})
-    assert "above 0" in caught.value.why
+_NOT_POSITIVE = (0.0, -1.0, math.nan, math.inf)
 
 
-@pytest.mark.parametrize("value", [-0.5, math.nan])
-def test_a_negative_threshold_is_refused(value: float) -> None:
-    """The error names the threshold and its limit."""
-    with pytest.raises(InvalidPartition, match=f"a split threshold of {value}") as caught:
-        SplitRule(ShareScore(), threshold=value)
-    assert "at least 0" in caught.value.why
-
-
-def test_an_invalid_node_limit_or_period_is_refused() -> None:
-    """A node limit of 0 and periods that are not positive and finite are refused."""
-    with pytest.raises(InvalidPartition, match="a limit of 0 nodes in a group"):
-        SplitRule(ShareScore(), node_limit=0)
-    for period_s in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidPartition, match=f"a period of {period_s} s"):
-            SplitRule(ShareScore(), period_s=period_s)
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        *(
+            ({name: value}, f"{name} is {value}")
+            for name in ("static_factor", "dynamic_factor")
+            for value in _NOT_POSITIVE
+        ),
+        *(({"threshold": value}, f"a split threshold of {value}") for value in (-0.5, math.nan)),
+        ({"node_limit": 0}, "a limit of 0 nodes in a group"),
+        *(({"period_s": value}, f"a period of {value} s") for value in _NOT_POSITIVE),
+    ],
+)
+def test_a_value_out_of_range_is_refused(arguments: dict[str, Any], what: str) -> None:
+    """The error names the factor, threshold, node limit or period, its value and the bound."""
+    with pytest.raises(InvalidPartition, match=what) as caught:
+        ShareScore(**arguments) if "factor" in what else SplitRule(ShareScore(), **arguments)
+    assert re.search("above 0|at least", caught.value.why)
 
 
 def test_a_group_of_one_core_named_twice_is_refused() -> None:

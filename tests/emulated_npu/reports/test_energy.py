@@ -8,7 +8,7 @@ from timed_programs import compute, convolve, load, machine, mfu, steps_of, stor
 
 from device_agents.emulated_npu.machine import energy_figures, load_preset
 from device_agents.emulated_npu.machine.parts import Energy
-from device_agents.emulated_npu.reports.energy_report import run_energy
+from device_agents.emulated_npu.reports.accounting import run_energy
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import DataType
 

@@ -11,6 +11,7 @@ from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu
 from device_agents.emulated_npu.machine.parts import Vfu
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, Traffic, external_bytes, macs
+from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
@@ -299,3 +300,35 @@ def test_an_invalid_command_is_a_fault(command: Command) -> None:
     """Missing operands, wrong ranks and transfers without external memory raise an emulator error."""
     with pytest.raises(ExecutionFault):
         duration_ps(machine(), command)
+
+
+SIZES = st.integers(1, 12)
+
+
+def _folds(size: int, array: int) -> int:
+    return len(range(0, size, array))
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_weights_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
+    """A fold loads a row per cycle; vector v then meets the weight at (i, j) i + j cycles after it enters."""
+    last = max(rows + v + i + j for v in range(m) for i in range(rows) for j in range(columns))
+    folds = _folds(k, rows) * _folds(n, columns)
+    assert systolic_cycles("weight-stationary", m, n, k, rows, columns) == (folds * (last + 1) - 1, folds * m)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_sums_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
+    """Product p of the sum at (i, j) is computed i + j cycles after both operands enter."""
+    last = max(p + i + j for p in range(k) for i in range(rows) for j in range(columns))
+    folds = _folds(m, rows) * _folds(n, columns)
+    assert systolic_cycles("output-stationary", m, n, k, rows, columns) == (folds * (last + 1) - 1, folds * k)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_inputs_are_stationary_weights_of_the_transposed_product(
+    m: int, n: int, k: int, rows: int, columns: int
+) -> None:
+    """Holding the inputs of A B is holding the weights of its transpose."""
+    transposed = systolic_cycles("weight-stationary", n, m, k, rows, columns)
+    assert systolic_cycles("input-stationary", m, n, k, rows, columns) == transposed

@@ -10,7 +10,7 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, steps
 
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import time_program
-from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu, load_preset
+from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, load_preset
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.matrix_cost import SramTraffic, sram_traffic, systolic_cycles
 from device_agents.emulated_npu.timing.simulation import simulate
@@ -251,21 +251,3 @@ def test_stores_are_hidden_alike() -> None:
     """A store between two loads takes its place in the queue."""
     timing = simulate(steps_of(load(40), store(40), load(40)), _with_latency(8))
     assert timing.makespan_ps == 220_000
-
-
-# --- Defaults ----------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_key_and_its_default_are_the_same_machine() -> None:
-    """Defaults leave the digest as it is; other values change it."""
-    plain = machine()
-    assert replace(plain, io_outstanding=1, nb_port_bytes=0).digest == plain.digest
-    unit = Mfu(4, 4, "dot-product", "none", 0, pixel_rows=1, step_cycles=1, depthwise="vfu", output_lanes=0.0)
-    assert replace(plain, mfu=unit).digest == plain.digest
-    for changed in (
-        replace(plain, io_outstanding=2),
-        replace(plain, sb_port_bytes=8),
-        replace(plain, mfu=replace(unit, pixel_columns=2)),
-        replace(plain, ddr=replace(plain.ddr, weight_compression=1.5)),
-    ):
-        assert changed.digest != plain.digest

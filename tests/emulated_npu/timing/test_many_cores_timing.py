@@ -8,14 +8,14 @@ from step_times import check_alone, step_times
 from timed_programs import compute, load, machine, steps_of, store
 
 from device_agents.emulated_npu.compiler.stages import compile_model
-from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.machine.parts import Cores
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
-from device_agents.emulated_npu.timing.many_cores.stream import InputRun
+from device_agents.emulated_npu.timing.many_cores.core_process import InputRun
 from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
-from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
+from device_agents.emulated_npu.unit_commands import Fence, Item, Post, Queue, Wait
 
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
 _ALONE = {0: 1}
@@ -164,23 +164,3 @@ def test_the_budget_covers_the_whole_stream() -> None:
     with pytest.raises(BudgetExceeded, match="core 0: instruction 1 ends beyond the budget of 25000 ps"):
         simulate_cores(cores, machine(), inputs=3, depths={0: 1}, limit_ps=25_000)
     assert simulate_cores(cores, machine(), inputs=3, depths={0: 1}, limit_ps=30_000).makespan_ps == 30_000
-
-
-@pytest.mark.parametrize(
-    ("cores", "depths", "inputs", "what"),
-    [
-        ([], {}, 1, "0 cores run 1 inputs"),
-        ([(0, load(1))], {0: 1}, 0, "1 cores run 0 inputs"),
-        ([(4, load(1))], {0: 1}, 1, "there is no core 4"),
-        ([(0, load(1)), (0, load(1))], {0: 1}, 1, "core 0 has two programs"),
-        ([(0, load(1))], {}, 1, "group 0 has a ring of 0 slots"),
-        ([(0, notify(3))], {0: 1}, 1, "core 0: instruction 0: SEND names core 3 as its peer"),
-    ],
-)
-def test_an_invalid_stream_is_refused(
-    cores: list[tuple[int, Command]], depths: dict[int, int], inputs: int, what: str
-) -> None:
-    """A stream needs existing cores, each once, inputs, rings, and peers with a program."""
-    programs = [CoreSteps(core, 0, steps_of(command)) for core, command in cores]
-    with pytest.raises(ExecutionFault, match=what):
-        simulate_cores(programs, machine(cores=FOUR_CORES), inputs=inputs, depths=depths)

@@ -9,7 +9,7 @@ from small_models import imported, model, node, values
 from timed_programs import compute, load, machine, steps_of
 
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
-from device_agents.emulated_npu.machine import Machine, find_machine, load_preset, parse_machine, preset_text
+from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.resources import Resource
@@ -100,12 +100,3 @@ def test_a_split_by_rows_fetches_its_weights_once() -> None:
         ran = layer_ps(choice.layer, candidate.split, graph, edge, 4)
         assert weights_ps < ran < 1.15 * weights_ps
         assert abs(candidate.predicted_ps / ran - 1) < 0.01
-
-
-def test_multicast_is_an_optional_key() -> None:
-    """A file without the key is the machine without multicast, with the same digest; with it, another machine."""
-    edge = load_preset("edge")
-    text = preset_text("edge").replace("[cores]\n", "[cores]\nmulticast = true\n")
-    assert parse_machine(text, "edge") == _edge(True)
-    assert not edge.cores.multicast
-    assert _edge(True).digest != edge.digest == _edge(False).digest

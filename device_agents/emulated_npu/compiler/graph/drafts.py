@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
@@ -26,7 +28,7 @@ from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
-from device_agents.emulated_npu.unit_settings import PLAIN, Activation, Quantisation, Settings
+from device_agents.emulated_npu.unit_settings import PLAIN, Activation, Binary, Quantisation, Settings
 
 NO_NODE = OnnxNode("", "", (), (), (), {})
 
@@ -220,6 +222,23 @@ class Builder:
     def copy(self, source: View, output: View) -> Draft:
         """Add a copy, which converts types."""
         return self.layer(Function.COPY, [source], output)
+
+    def fixed(self, what: str, values: Any, dtype: DataType) -> View:
+        """Return known values as a constant of the node; `what` ends its name."""
+        return self.constant_view(constants.known(f"{self.node.outputs[0]}.{what}", values, dtype))
+
+    def mapped(self, what: str, source: View, activation: Activation, alpha: float = 0.0, beta: float = 0.0) -> View:
+        """Add a function of one variable between layers of the node; return its result, whose name ends with `what`."""
+        result = self.temporary(what, source.shape, self.dtype(source))
+        self.map(source, result, activation, alpha, beta)
+        return result
+
+    def combined(self, what: str, mode: Binary, first: View, second: View, dtype: DataType | None = None) -> View:
+        """Add a function of two variables between layers of the node; return its result, of the type of the first."""
+        kind = self.dtype(first) if dtype is None else dtype
+        result = self.temporary(what, np.broadcast_shapes(first.shape, second.shape), kind)
+        self.binary(mode, first, second, result)
+        return result
 
     def reshape(self, source: View, shape: Sequence[int], name: str, suffix: str = "flat") -> View:
         """Return the elements of a view under another shape, copied if no view has that shape.

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelS
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
-from device_agents.emulated_npu.compiler.graph.quantised_reads import CONVERTING
+from device_agents.emulated_npu.compiler.graph.quantised_layers import CONVERTING
 from device_agents.emulated_npu.unit_commands import DataType, Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary
 

@@ -20,11 +20,10 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     ViewAxis,
     constant_value,
 )
-from device_agents.emulated_npu.compiler.graph.integer_products import finished_product
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.operators import DOMAINS, IN_PART, OPERATORS
 from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import MAX_PAD, MAX_WINDOW
-from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
+from device_agents.emulated_npu.compiler.graph.quantised_layers import finished_product, read_integers
 from device_agents.emulated_npu.compiler.graph.reading.model_reader import parse_model
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import unsupported
 from device_agents.emulated_npu.compiler.graph.recognition.patterns import recognise

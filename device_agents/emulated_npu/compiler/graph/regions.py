@@ -1,4 +1,4 @@
-"""The part of its inputs that a layer reads for a part of its output, axis by axis.
+"""The part of its inputs that a layer reads for a part of its output, axis by axis, and the layers that compute it.
 
 A region is a half-open interval on every axis of a value or a view.
 """
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.unit_commands import Function
 
 Interval = tuple[int, int]
@@ -202,3 +202,20 @@ def cut_axis(view: View, base: int) -> tuple[int, int] | None:
             return None
         unit *= view.axes[place].size
     return (found[0], view.axes[found[0]].step) if found else None
+
+
+def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:
+    """Return for every layer the layers that write some of its inputs."""
+    writers: dict[str, list[tuple[int, Region]]] = {}
+    for place, layer in enumerate(graph.layers):
+        region = layer.output.value_region
+        writers.setdefault(layer.output.value, []).append((place, region))
+    found = []
+    for layer in graph.layers:
+        own: set[int] = set()
+        for view in layer.reads:
+            others = writers.get(view.value, ())
+            needed = view.value_region if others else ()
+            own.update(place for place, region in others if overlap(needed, region))
+        found.append(frozenset(own))
+    return tuple(found)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
-from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import (
     LOADS,
     ONE_BUFFER,
@@ -24,7 +23,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     latest_of,
     stream_of,
 )
-from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
+from device_agents.emulated_npu.compiler.ordering.list_schedules import fill_gaps, in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

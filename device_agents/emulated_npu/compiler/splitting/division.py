@@ -80,8 +80,8 @@ def divide(
 ) -> Division:
     """Divide a graph among the core groups of an assignment; without one, core 0 runs the graph as it is.
 
-    Requires: an assignment that `check_assignment` accepts; `splits` by the index of the layer, for as many cores as
-    its group has. Layers without a split run on the first core of their group.
+    Requires: `splits` by the index of the layer, for as many cores as its group has. Layers without a split run on the
+    first core of their group.
     Ensures: every layer or slice is in the graph of one core; every value that another core reads is a crossing; the
     stages of the groups increase along the data flow.
     """

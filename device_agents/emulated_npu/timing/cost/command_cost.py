@@ -5,7 +5,7 @@ never depends on an address, so commands of equal shapes share one.
 
 - IO: the latency of the memory, then its bytes at its bandwidth, without other users (transfer_cost.py). If the command
   uses two memories, or a link, the slower one counts. With several transfers in flight, the engines hide the latency
-  behind earlier transfers (latency_hiding.py).
+  behind earlier transfers (queue_rules.py).
 - MFU: the cycles of its dataflow (matrix_cost.py) plus the start-up. The epilogue (sum with the third operand, scale
   and shift, activation) lies on the output path and takes no time, unless the machine limits that path.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).

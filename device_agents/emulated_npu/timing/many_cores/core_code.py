@@ -17,8 +17,8 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.timing.queue_rules import UnitFeeds
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, SharedResource, transfer_key
-from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 # The kind of a step is the number of its queue, or one of these.
@@ -121,9 +121,7 @@ class Translation:
     """All cores of a stream. Resources have the numbers chip x 4 + Resource; tickets follow after them.
 
     `owners`, `keys` and `places` hold the core, the key (resources.py) and the resource of each ticket; `reads` holds
-    the reads that may reach several cores. Raises
-    `ExecutionFault` for a core that does not exist or appears twice, a peer without a program, a group without depth,
-    and an invalid command.
+    the reads that may reach several cores. Raises `ExecutionFault` for an invalid command.
     """
 
     def __init__(
@@ -136,14 +134,14 @@ class Translation:
         self.uses = [ResourceUse() for _ in range(self.resources)]
         self.reads: dict[int, Read] = {}
         self._tickets: dict[tuple[int, int, int, object], int] = {}
-        self._indices = _indices(cores, machine)
+        self._indices = {each.core: index for index, each in enumerate(cores)}
         self.groups = _groups(cores, depths)
         self.codes = [
             CoreCode(index, each, self.groups[each.group], machine.of_core(each.core))
             for index, each in enumerate(cores)
         ]
         self._sent, self._taken = _messages(cores)
-        self._channels = {pair: Channel(self._indices[pair[1]]) for pair in self._sent if pair[1] in self._indices}
+        self._channels = {pair: Channel(self._indices[pair[1]]) for pair in self._sent}
         for code in self.codes:
             self._translate(code)
 
@@ -195,11 +193,8 @@ class Translation:
     def _add_message(
         self, code: CoreCode, command: Command, passed: Counter[tuple[int, int, Function]], costs: CostModel
     ) -> None:
-        peer, own, cores = self._indices.get(command.peer), code.source.core, self.machine.cores
-        if peer is None:
-            what = f"{command.function.name} names core {command.peer} as its peer"
-            raise ExecutionFault(what, "that core has no program", "Give it steps, or name another")
-        other, is_sent = self.codes[peer].group, command.function is Function.SEND
+        own, cores = code.source.core, self.machine.cores
+        other, is_sent = self.codes[self._indices[command.peer]].group, command.function is Function.SEND
         pair = (own, command.peer) if is_sent else (command.peer, own)
         # A message that the other side does not send or take in a run has no channel: it would shift the next run's.
         way = (*pair, command.function)
@@ -235,28 +230,10 @@ class Translation:
         return tuple(joins)
 
 
-def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for index, each in enumerate(cores):
-        if not 0 <= each.core < machine.cores.count:
-            why = f"{machine.name} has cores 0 to {machine.cores.count - 1}"
-            raise ExecutionFault(f"there is no core {each.core}", why, "Compile the network for this machine")
-        if each.core in found:
-            raise ExecutionFault(f"core {each.core} has two programs", "a core runs one program", "Give it one program")
-        found[each.core] = index
-    return found
-
-
 def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, GroupState]:
     found: dict[int, GroupState] = {}
     for index, each in enumerate(cores):
-        depth = depths.get(each.group, 0)
-        if depth < 1:
-            what = f"group {each.group} has a ring of {depth} slots"
-            raise ExecutionFault(
-                what, "data that it receives for an input needs a slot", "Give every group a depth of 1 or more"
-            )
-        found.setdefault(each.group, GroupState(depth)).members.append(index)
+        found.setdefault(each.group, GroupState(depths[each.group])).members.append(index)
     return found
 
 

@@ -21,13 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps, Multicast, Translation
-from device_agents.emulated_npu.timing.many_cores.core_process import core_process
-from device_agents.emulated_npu.timing.many_cores.stream import InputRun, StreamState, begin_input
+from device_agents.emulated_npu.timing.many_cores.core_process import InputRun, StreamState, begin_input, core_process
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, Resource, SharedResource
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
@@ -102,13 +100,9 @@ def simulate_cores(
 ) -> StreamTiming:
     """Run the programs of all cores once per input. `depths`: ring slots by group.
 
-    Raises `Deadlock`, `BudgetExceeded` for an instruction that ends after `limit_ps`, and `ExecutionFault` for a stream
-    without cores or inputs, a core that does not exist or appears twice, a peer without a program, a group without
-    depth, and an invalid command. All name core and instruction if there is one.
+    Raises `Deadlock`, `BudgetExceeded` for an instruction that ends after `limit_ps`, and `ExecutionFault` for an
+    invalid command. All name core and instruction.
     """
-    if not cores or inputs < 1:
-        what = f"{len(cores)} cores run {inputs} inputs"
-        raise ExecutionFault(what, "there is nothing to time", "Give at least one of each")
     shared = machine.sharing_caches
     translation = Translation(cores, shared, costs or CostModel(machine), depths)
     state = StreamState(translation, inputs, limit_ps)

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
 from small_models import Array, functions, imported, model, node, values
 
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
@@ -195,3 +197,28 @@ def test_resize_with_antialiasing(mode: str, excludes: int, sizes: tuple[int, in
     attributes: dict[str, Any] = {"mode": mode, "antialias": 1, "exclude_outside": excludes, "cubic_coeff_a": -0.5}
     constants = {"sizes": np.array((1, 2, *sizes), np.int64)}
     imported(model([node("Resize", "x - - sizes", "y", **attributes)], {"x": x}, constants, opset=18), {"x": x})
+
+
+PICTURE = np.random.default_rng(0).standard_normal((1, 4, 12, 9)).astype(np.float32)
+
+
+def picking(op: str, *behind: str) -> ModelProto:
+    """Return pooling that keeps one element of each row, with elementwise operators after it."""
+    names = ["x", *(f"t{place}" for place in range(len(behind))), "y"]
+    pool = node(op, "x", names[1], kernel_shape=[1, 1], strides=[1, 9])
+    return model(
+        [pool, *(node(one, names[place], names[place + 1]) for place, one in enumerate(behind, start=1))],
+        {"x": PICTURE},
+    )
+
+
+@pytest.mark.parametrize(("op", "function"), [("AveragePool", "POOL_AVERAGE"), ("MaxPool", "POOL_MAX")])
+def test_a_result_of_the_network_is_pooled(op: str, function: str) -> None:
+    """Pooling that computes an output is a layer, because it can follow the layer before it row by row."""
+    assert functions(imported(picking(op), {"x": PICTURE})) == [function]
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+def test_inside_a_network_picking_is_a_view(op: str) -> None:
+    """The readers of picked elements read them from the original value."""
+    assert functions(imported(picking(op, "Exp"), {"x": PICTURE})) == ["MAP"]

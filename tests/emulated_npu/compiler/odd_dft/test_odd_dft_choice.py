@@ -11,8 +11,8 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
+from device_agents.emulated_npu.compiler.odd_dft.choice import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, largest_length, levels
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import ContradictoryOptions, DoesNotFit, UnsupportedOperator

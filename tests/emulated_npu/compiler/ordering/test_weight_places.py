@@ -1,10 +1,14 @@
 """Blocks in SB get other addresses with the same content, and may arrive while others are in use."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from command_cases import dense
 from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, dependencies
-from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
+from device_agents.emulated_npu.compiler.ordering.weight_places import HeldBytes, spread_weights
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _SB_BYTES = 1024
@@ -86,3 +90,23 @@ def test_nothing_moves_if_a_product_reads_two_blocks() -> None:
     """Blocks that are read together keep their addresses, because they must lie side by side."""
     program = [_load(64, 0, 64), _load(128, 64, 64), _multiply(64, 128), _load(64, 128, 64), _multiply(64, 64)]
     assert spread_weights(program, _SB_BYTES) == program
+
+
+_SIZE = 24
+
+
+_INTERVALS = st.tuples(st.integers(0, _SIZE - 1), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair)))
+
+
+@given(st.lists(_INTERVALS, max_size=12), _INTERVALS)
+def test_each_byte_has_what_was_written_there_last(writes: Sequence[tuple[int, int]], asked: tuple[int, int]) -> None:
+    """The parts are disjoint and ordered, and agree byte by byte with an array; parts elsewhere are not touched."""
+    held: HeldBytes[int] = HeldBytes()
+    array: dict[int, int] = {}
+    for number, (start, stop) in enumerate(writes):
+        held = held.written(start, stop, number)
+        array.update(dict.fromkeys(range(start, stop), number))
+    found = [(at, content) for start, stop, content in held.parts for at in range(start, stop)]
+    assert found == sorted(array.items())
+    touched = {content for _, _, content in held.touched(*asked)}
+    assert touched == {array[at] for at in range(*asked) if at in array}

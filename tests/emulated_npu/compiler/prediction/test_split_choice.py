@@ -18,8 +18,7 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
-from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import SPLIT_KINDS, CannotSplit, LayerSplit, split_layer
 from device_agents.emulated_npu.compiler.stages import compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream

@@ -21,11 +21,10 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores import stage_balancing as placing
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
 from device_agents.emulated_npu.many_cores.node_workloads import network_nodes
-from device_agents.emulated_npu.many_cores.system_run import group_programs
-from device_agents.emulated_npu.partition.cut_walk import SplitRule
+from device_agents.emulated_npu.many_cores.system_runs import group_programs
 from device_agents.emulated_npu.partition.greedy import partition_by_score
-from device_agents.emulated_npu.partition.score import ShareScore
-from device_agents.emulated_npu.partition.traversal import traverse
+from device_agents.emulated_npu.partition.node_graph import traverse
+from device_agents.emulated_npu.partition.split_score import ShareScore, SplitRule
 
 DIRECT = Options(conv_algorithm="direct")
 

@@ -21,7 +21,7 @@ from device_agents.emulated_npu.execution.stream_execution import run_stream
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import find_machine
-from device_agents.emulated_npu.many_cores.system_run import group_programs, run_system
+from device_agents.emulated_npu.many_cores.system_runs import group_programs, run_system
 from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 MACHINE = with_cores(small_machine(), 6)

@@ -22,12 +22,14 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.division import divide, shared_layers
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer
-from device_agents.emulated_npu.compiler.splitting.split_axes import (
+from device_agents.emulated_npu.compiler.splitting.layer_split import (
     SPLIT_KINDS,
     CannotSplit,
+    LayerSplit,
     SplitKind,
     proportional_parts,
+    split_graph,
+    split_layer,
 )
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine

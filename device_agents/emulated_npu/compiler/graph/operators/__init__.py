@@ -11,7 +11,7 @@ from importlib import import_module
 from onnx import NodeProto
 
 from device_agents.emulated_npu.compiler.graph.drafts import Handler
-from device_agents.emulated_npu.compiler.graph.operators.piecewise_linear import DOMAIN, PIECEWISE_LINEAR
+from device_agents.emulated_npu.compiler.graph.operators.elementwise import DOMAIN, PIECEWISE_LINEAR
 
 _FAMILIES = (
     "spatial.convolution",
@@ -20,7 +20,6 @@ _FAMILIES = (
     "matrix",
     "einsum",
     "elementwise",
-    "piecewise_linear",
     "normalisation",
     "reduction",
     "movement",
@@ -30,9 +29,7 @@ _FAMILIES = (
     "recurrent",
     "selection",
     "sequences",
-    "generation",
     "transforms",
-    "spatial.sampling",
     "quantisation",
 )
 OPERATORS: Mapping[str, Handler] = {

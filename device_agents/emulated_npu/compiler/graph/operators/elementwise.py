@@ -1,4 +1,8 @@
-"""Elementwise operators: arithmetic, comparisons, logic, selection and functions of one variable."""
+"""Elementwise operators: arithmetic, comparisons, logic, selection and functions of one variable.
+
+PiecewiseLinear is the operator of an activation that a user gives as a table. It is not of ONNX: its domain is
+`harness`. Its attributes `breakpoints` and `values` have one number for each point.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, known, scalar_of
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType, Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary
 
+DOMAIN, PIECEWISE_LINEAR = "harness", "PiecewiseLinear"
+FEWEST_POINTS, MOST_POINTS = 2, 1024
 _INTEGER_BOUNDS = {
     DataType.INT8: (-(2**7), 2**7 - 1),
     DataType.UINT8: (0, 2**8 - 1),
@@ -183,14 +190,10 @@ def _shrink(build: Builder, node: OnnxNode) -> None:
     dtype, bias, limit = build.dtype(source), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
     if dtype not in FLOATS:
         raise unsupported(node, f"Its element type is {dtype.name.lower()}; only numbers with fractions shrink")
-    zero = known(f"{node.outputs[0]}.zero", np.zeros(()), dtype)
-    rest = views.expanded(build.constant_view(zero), output.shape)
+    rest = views.expanded(build.fixed("zero", np.zeros(()), dtype), output.shape)
     for name, mode, end, sign in (("above", Binary.GREATER, limit, -1.0), ("below", Binary.LESS, -limit, 1.0)):
-        beyond = build.temporary(name, output.shape, DataType.BOOL)
-        bound = build.constant_view(known(f"{node.outputs[0]}.{name} limit", np.array(end), dtype))
-        build.binary(mode, source, bound, beyond)
-        moved = build.temporary(f"moved {name}", output.shape, dtype)
-        build.map(source, moved, Activation.SCALE, 1.0, sign * bias)
+        beyond = build.combined(name, mode, source, build.fixed(f"{name} limit", end, dtype), DataType.BOOL)
+        moved = build.mapped(f"moved {name}", source, Activation.SCALE, 1.0, sign * bias)
         chosen = output if name == "below" else build.temporary("chosen", output.shape, dtype)
         build.layer(Function.WHERE, [beyond, moved, rest], chosen)
         rest = chosen
@@ -199,17 +202,14 @@ def _shrink(build: Builder, node: OnnxNode) -> None:
 def _binarizer(build: Builder, node: OnnxNode) -> None:
     """Add a Binarizer of ONNX's domain for machine learning: 1 above the threshold, else 0."""
     source = build.view(node.inputs[0])
-    above = build.temporary("above", source.shape, DataType.BOOL)
-    limit = known(f"{node.outputs[0]}.threshold", np.array(node.attribute("threshold", 0.0)), build.dtype(source))
-    build.binary(Binary.GREATER, source, build.constant_view(limit), above)
-    build.copy(above, build.result())
+    limit = build.fixed("threshold", node.attribute("threshold", 0.0), build.dtype(source))
+    build.copy(build.combined("above", Binary.GREATER, source, limit, DataType.BOOL), build.result())
 
 
 def _is_nan(build: Builder, node: OnnxNode) -> None:
     """Add an IsNaN: only what is not a number differs from itself."""
     source = build.view(node.inputs[0])
-    same = build.temporary("same", source.shape, DataType.BOOL)
-    build.binary(Binary.EQUAL, source, source, same)
+    same = build.combined("same", Binary.EQUAL, source, source, DataType.BOOL)
     build.map(same, build.result(), Activation.NOT)
 
 
@@ -219,12 +219,9 @@ def _is_infinite(build: Builder, node: OnnxNode) -> None:
     dtype = build.dtype(source)
     positive, negative = node.attribute("detect_positive", 1), node.attribute("detect_negative", 1)
     if positive and negative:
-        magnitude = build.temporary("magnitude", source.shape, dtype)
-        build.map(source, magnitude, Activation.ABS)
-        source = magnitude
+        source = build.mapped("magnitude", source, Activation.ABS)
     wanted = (float("inf") if positive else float("-inf")) if positive or negative else float("nan")
-    constant = known(f"{node.outputs[0]}.infinity", np.array(wanted), dtype)
-    build.binary(Binary.EQUAL, source, build.constant_view(constant), build.result())
+    build.binary(Binary.EQUAL, source, build.fixed("infinity", wanted, dtype), build.result())
 
 
 def _where(build: Builder, node: OnnxNode) -> None:
@@ -234,14 +231,13 @@ def _where(build: Builder, node: OnnxNode) -> None:
 
 def _trilu(build: Builder, node: OnnxNode) -> None:
     """Add a Trilu of constant diagonal: zeros below it, or above it."""
-    output, name = build.result(), node.outputs[0]
+    output = build.result()
     diagonal = int(build.number(node.inputs[1], "diagonal")) if node.input(1) else 0
     upper = bool(node.attribute("upper", 1))
     rows, columns = output.shape[-2:]
     kept = np.tri(rows, columns, diagonal - upper, dtype=bool) != upper
-    zero = known(f"{name}.zero", np.zeros(()), build.dtype(output))
-    parts = (known(f"{name}.kept", kept, DataType.BOOL), zero)
-    mask, rest = (views.expanded(build.constant_view(part), output.shape) for part in parts)
+    parts = build.fixed("kept", kept, DataType.BOOL), build.fixed("zero", np.zeros(()), build.dtype(output))
+    mask, rest = (views.expanded(part, output.shape) for part in parts)
     build.layer(Function.WHERE, [mask, build.view(node.inputs[0]), rest], output)
 
 
@@ -251,6 +247,21 @@ def _cast(build: Builder, node: OnnxNode) -> None:
         build.bind(node.outputs[0], source)
     else:
         build.copy(source, build.result())
+
+
+def _piecewise_linear(build: Builder, node: OnnxNode) -> None:
+    """Add a TABLE, which reads its points from NB; raises UnsupportedOperator for points that define no function."""
+    source, dtype = build.view(node.inputs[0]), build.type(node.outputs[0]).dtype
+    breakpoints, values = (list(node.attribute(name) or ()) for name in ("breakpoints", "values"))
+    if dtype not in FLOATS:
+        raise unsupported(node, f"It is a function of {dtype.name.lower()}; only floating point is supported")
+    if len(breakpoints) != len(values) or not FEWEST_POINTS <= len(values) <= MOST_POINTS:
+        why = f"It has {len(breakpoints)} breakpoints and {len(values)} values"
+        raise unsupported(node, f"{why}; as many of both are needed, from {FEWEST_POINTS} to {MOST_POINTS}")
+    points = np.array([breakpoints, values], NUMPY_TYPES[dtype])
+    if not np.isfinite(points).all() or not (np.diff(points[0]) > 0).all():
+        raise unsupported(node, f"Its points are not finite, or its breakpoints do not ascend in {dtype.name.lower()}")
+    build.layer(Function.TABLE, [source, build.fixed("table", points, dtype)], build.result())
 
 
 _OTHERS: dict[str, Any] = {
@@ -267,6 +278,7 @@ _OTHERS: dict[str, Any] = {
     "Trilu": _trilu,
     "Cast": _cast,
     "CastLike": _cast,
+    PIECEWISE_LINEAR: _piecewise_linear,
 }
 HANDLERS: Mapping[str, Handler] = {
     **_UNARY,

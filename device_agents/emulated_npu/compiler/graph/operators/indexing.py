@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import FLOATS, derived, known, number_of
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, derived, number_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
@@ -84,7 +84,7 @@ def _compress(build: Builder, node: OnnxNode) -> None:
     if (picked := _evenly_spaced(places, source.shape[axis])) is not None:
         build.bind(node.outputs[0], views.sliced(source, axis, picked[0], len(places), picked[1]))
         return
-    second = build.constant_view(known(f"{node.outputs[0]}.places", places, DataType.INT64))
+    second = build.fixed("places", places, DataType.INT64)
     _gather_along(build, source, second, axis, build.result())
 
 
@@ -119,18 +119,13 @@ def _first_elements(source: Sequence[int], shape: Sequence[int], axis: int) -> A
 
 def gather_along_axis(build: Builder, source: View, indices: View, axis: int, output: View) -> None:
     """Add layers that pick elements along an axis by computed int64 indices, which count from its beginning."""
-    offset = _first_elements(source.shape, indices.shape, axis)
-    name = build.node.outputs[0]
-    for what, mode, array in (
-        ("stride", Binary.MULTIPLY, np.array(_strides(source.shape)[axis])),
-        ("offset", Binary.ADD, offset),
-    ):
-        if (array != (mode is Binary.MULTIPLY)).any():
-            constant = build.constant_view(known(f"{name}.{what}", array, DataType.INT64))
-            numbers = build.temporary(f"by {what}", indices.shape, DataType.INT64)
-            build.binary(mode, indices, constant, numbers)
-            indices = numbers
-    flat = build.reshape(source, (math.prod(source.shape),), f"{name}.flat")
+    stride, offset = _strides(source.shape)[axis], _first_elements(source.shape, indices.shape, axis)
+    if stride != 1:
+        factor = build.fixed("stride", stride, DataType.INT64)
+        indices = build.combined("by stride", Binary.MULTIPLY, indices, factor)
+    if offset.any():
+        indices = build.combined("by offset", Binary.ADD, indices, build.fixed("offset", offset, DataType.INT64))
+    flat = build.reshape(source, (math.prod(source.shape),), f"{build.node.outputs[0]}.flat")
     build.layer(Function.GATHER, [flat, indices], output)
 
 
@@ -178,13 +173,8 @@ def _numbered(
     dtype = build.dtype(view)
     if not last:
         sizes, strides = sizes.reshape(()), strides.reshape(())
-    wrapped, scaled = (build.temporary(name, view.shape, dtype) for name in ("wrapped", "scaled"))
-    size, stride = (
-        build.constant_view(known(f"{node.outputs[0]}.{name}", array, dtype))
-        for name, array in (("sizes", sizes), ("strides", strides))
-    )
-    build.binary(Binary.MODULO, view, size, wrapped)
-    build.binary(Binary.MULTIPLY, wrapped, stride, scaled)
+    wrapped = build.combined("wrapped", Binary.MODULO, view, build.fixed("sizes", sizes, dtype))
+    scaled = build.combined("scaled", Binary.MULTIPLY, wrapped, build.fixed("strides", strides, dtype))
     if last:
         total = build.temporary("total", (*offset.shape, 1), dtype)
         mask = axes_mask((-1,), len(view.axes))
@@ -192,9 +182,7 @@ def _numbered(
         scaled = views.divided(total, offset.shape)
     if not offset.any():
         return scaled
-    numbers = build.temporary("numbers", offset.shape, dtype)
-    build.binary(Binary.ADD, scaled, build.constant_view(known(f"{node.outputs[0]}.offset", offset, dtype)), numbers)
-    return numbers
+    return build.combined("numbers", Binary.ADD, scaled, build.fixed("offset", offset, dtype))
 
 
 def _one_hot(build: Builder, node: OnnxNode) -> None:
@@ -209,11 +197,9 @@ def _one_hot(build: Builder, node: OnnxNode) -> None:
     shape = [depth if place == axis else 1 for place in range(len(output.axes))]
     parts: list[View] = []
     for name, first in (("front", 0), ("back", -depth)):
-        places = known(f"{node.outputs[0]}.{name} places", np.arange(first, first + depth).reshape(shape), dtype)
-        parts.append(build.temporary(name, output.shape, DataType.BOOL))
-        build.binary(Binary.EQUAL, spread, build.constant_view(places), parts[-1])
-    chosen = build.temporary("chosen", output.shape, DataType.BOOL)
-    build.binary(Binary.OR, parts[0], parts[1], chosen)
+        places = build.fixed(f"{name} places", np.arange(first, first + depth).reshape(shape), dtype)
+        parts.append(build.combined(name, Binary.EQUAL, spread, places, DataType.BOOL))
+    chosen = build.combined("chosen", Binary.OR, parts[0], parts[1])
     off, on = (views.sliced(build.view(node.inputs[2]), 0, place, 1) for place in (0, 1))
     build.layer(Function.WHERE, [chosen, *(views.expanded(view, output.shape) for view in (on, off))], output)
 
@@ -233,9 +219,8 @@ def _hardmax(build: Builder, node: OnnxNode) -> None:
     largest = build.temporary("largest", reduced, DataType.INT64)
     build.layer(Function.REDUCE, [source], largest, Settings(axes=axes_mask((axis,), rank), mode=Reduction.ARGMAX))
     shape = tuple(size if place == axis else 1 for place in range(rank))
-    places = build.constant_view(known(f"{node.outputs[0]}.places", np.arange(size).reshape(shape), DataType.INT64))
-    chosen = build.temporary("chosen", source.shape, DataType.BOOL)
-    build.binary(Binary.EQUAL, largest, places, chosen)
+    places = build.fixed("places", np.arange(size).reshape(shape), DataType.INT64)
+    chosen = build.combined("chosen", Binary.EQUAL, largest, places, DataType.BOOL)
     build.copy(build.divided(chosen, output.shape), output)
 
 
@@ -260,11 +245,8 @@ def _scatter(numbers: Callable[[OnnxNode, Array, tuple[int, ...]], Array]) -> Ha
             return
         origin = np.full(size, -1, np.int64)
         origin[places.reshape(-1)] = np.arange(places.size)  # the last of several updates of an element counts
-        chosen = build.constant_view(
-            known(f"{node.outputs[0]}.chosen", (origin >= 0).reshape(source.shape), DataType.BOOL)
-        )
-        rows = np.maximum(origin, 0).reshape(source.shape)
-        second = build.constant_view(known(f"{node.outputs[0]}.origin", rows, DataType.INT64))
+        chosen = build.fixed("chosen", (origin >= 0).reshape(source.shape), DataType.BOOL)
+        second = build.fixed("origin", np.maximum(origin, 0).reshape(source.shape), DataType.INT64)
         flat = build.reshape(build.view(node.inputs[2]), (places.size,), f"{node.outputs[0]}.updates")
         spread = build.temporary("spread", source.shape, build.dtype(source))
         build.layer(Function.GATHER, [flat, second], spread)

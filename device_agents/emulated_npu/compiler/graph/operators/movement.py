@@ -1,16 +1,18 @@
-"""Operators that only rearrange elements: views if possible, else copies."""
+"""Operators that only rearrange elements (views if possible, else copies), and tensors of a known shape."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
+from onnx import numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import DataType
+from device_agents.emulated_npu.unit_settings import Binary
 
 
 def _same(build: Builder, node: OnnxNode) -> None:
@@ -125,6 +127,23 @@ def _shuffled(build: Builder, node: OnnxNode, shape: tuple[int, ...], permutatio
     build.bind(name, build.reshape(moved, build.type(name).shape, name))
 
 
+def _constant_of_shape(build: Builder, node: OnnxNode) -> None:
+    """Bind a tensor of one value; the model states its shape, which the network would compute."""
+    kind = build.type(node.outputs[0])
+    value = node.attribute("value")
+    array = np.zeros(()) if value is None else numpy_helper.to_array(value).reshape(())
+    build.bind(node.outputs[0], build.fixed("filled", np.full(kind.shape, array), kind.dtype))
+
+
+def _range(build: Builder, node: OnnxNode) -> None:
+    """Add a Range of stated length: start + place * delta."""
+    output = build.result()
+    dtype = build.dtype(output)
+    start, delta = (views.divided(build.view(node.inputs[place]), (1,)) for place in (0, 2))
+    places = build.fixed("places", np.arange(output.shape[0]), dtype)
+    build.binary(Binary.ADD, build.combined("scaled", Binary.MULTIPLY, places, delta), start, output)
+
+
 HANDLERS: Mapping[str, Handler] = {
     "Identity": _same,
     "Dropout": _same,
@@ -140,4 +159,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Tile": _tile,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
 }

@@ -17,6 +17,8 @@ from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 _SMALLEST_DEVIATION = 1e-9
+RECOGNISED = "(layer normalisation)"
+"""The operator of nodes that a pattern has merged; no operator of ONNX can have this name."""
 
 
 def axes_mask(axes: Sequence[int], rank: int) -> int:
@@ -41,19 +43,14 @@ def _batch(build: Builder, node: OnnxNode) -> None:
 
 def _computed_batch(build: Builder, node: OnnxNode) -> None:
     """Add a BatchNormalization by parameters that the network computes."""
-    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
-    shape = (kind.shape[1], *[1] * (len(kind.shape) - 2))
+    source = build.view(node.inputs[0])
+    shape = (source.shape[1], *[1] * (len(source.axes) - 2))
     scale, bias, mean, variance = (build.divided(build.view(name), shape) for name in node.inputs[1:5])
-    total, root = (build.temporary(name, shape, kind.dtype) for name in ("total", "root"))
-    centred, quotient, scaled = (
-        build.temporary(name, kind.shape, kind.dtype) for name in ("centred", "quotient", "scaled")
-    )
-    build.map(variance, total, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
-    build.map(total, root, Activation.SQRT)
-    build.binary(Binary.SUBTRACT, source, mean, centred)
-    build.binary(Binary.DIVIDE, centred, root, quotient)
-    build.binary(Binary.MULTIPLY, quotient, scale, scaled)
-    build.binary(Binary.ADD, scaled, bias, build.result())
+    total = build.mapped("total", variance, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
+    root = build.mapped("root", total, Activation.SQRT)
+    centred = build.combined("centred", Binary.SUBTRACT, source, mean)
+    quotient = build.combined("quotient", Binary.DIVIDE, centred, root)
+    build.binary(Binary.ADD, build.combined("scaled", Binary.MULTIPLY, quotient, scale), bias, build.result())
 
 
 def _mean_variance(build: Builder, node: OnnxNode) -> None:
@@ -131,15 +128,12 @@ def _root_mean_square(build: Builder, node: OnnxNode) -> None:
     rank = len(source.axes)
     axis = _axis(node, rank)
     reduced = (*kind.shape[:axis], *[1] * (rank - axis))
-    squares = build.temporary("squares", kind.shape, kind.dtype)
-    mean, sum_, root = (build.temporary(name, reduced, kind.dtype) for name in ("mean", "sum", "root"))
-    quotient = build.temporary("quotient", kind.shape, kind.dtype)
-    build.binary(Binary.MULTIPLY, source, source, squares)
+    squares = build.combined("squares", Binary.MULTIPLY, source, source)
+    mean = build.temporary("mean", reduced, kind.dtype)
     mask = axes_mask(range(axis, rank), rank)
     build.layer(Function.REDUCE, [squares], mean, Settings(axes=mask, mode=Reduction.MEAN))
-    build.map(mean, sum_, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
-    build.map(sum_, root, Activation.SQRT)
-    build.binary(Binary.DIVIDE, source, root, quotient)
+    total = build.mapped("sum", mean, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
+    quotient = build.combined("quotient", Binary.DIVIDE, source, build.mapped("root", total, Activation.SQRT))
     build.binary(Binary.MULTIPLY, quotient, build.view(node.inputs[1]), build.result())
 
 
@@ -158,11 +152,11 @@ def _norm(build: Builder, node: OnnxNode) -> None:
         raise unsupported(node, f"Its p is {p}; 1 and 2 are supported")
     axis = _axis(node, rank)
     shape = tuple(1 if place == axis else size for place, size in enumerate(source.shape))
-    norm, divisor = (build.temporary(name, shape, kind.dtype) for name in ("norm", "divisor"))
+    norm = build.temporary("norm", shape, kind.dtype)
     mode = Reduction.L1 if p == 1 else Reduction.L2
     build.layer(Function.REDUCE, [source], norm, Settings(axes=axes_mask((axis,), rank), mode=mode))
     least = float(np.finfo(NUMPY_TYPES[kind.dtype]).smallest_subnormal)
-    build.map(norm, divisor, Activation.CLIP, least, math.inf)
+    divisor = build.mapped("divisor", norm, Activation.CLIP, least, math.inf)
     build.binary(Binary.DIVIDE, source, divisor, build.result())
 
 
@@ -179,9 +173,6 @@ def _softmax(log: int) -> Handler:
 
     return handler
 
-
-RECOGNISED = "(layer normalisation)"
-"""The operator of nodes that a pattern has merged; no operator of ONNX can have this name."""
 
 HANDLERS: Mapping[str, Handler] = {
     "BatchNormalization": _batch,

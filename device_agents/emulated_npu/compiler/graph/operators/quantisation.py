@@ -98,14 +98,10 @@ def _parameter(build: Builder, node: OnnxNode, place: int, like: View) -> View:
 
 def _quantize_by_parts(build: Builder, node: OnnxNode, source: View) -> None:
     """Add a division, rounding, and the addition of zero points; the last copy saturates."""
-    shape = source.shape
-    scaled, rounded = (build.temporary(name, shape, DataType.FLOAT32) for name in ("scaled", "rounded"))
-    build.binary(Binary.DIVIDE, _as_float(build, source), _parameter(build, node, 1, source), scaled)
-    build.map(scaled, rounded, Activation.ROUND)
+    scaled = build.combined("scaled", Binary.DIVIDE, _as_float(build, source), _parameter(build, node, 1, source))
+    rounded = build.mapped("rounded", scaled, Activation.ROUND)
     if node.input(2):
-        moved = build.temporary("moved", shape, DataType.FLOAT32)
-        build.binary(Binary.ADD, rounded, _parameter(build, node, 2, source), moved)
-        rounded = moved
+        rounded = build.combined("moved", Binary.ADD, rounded, _parameter(build, node, 2, source))
     build.layer(Function.COPY, [rounded], build.result(), Settings(quantised_target=_WHOLE))
 
 
@@ -113,16 +109,12 @@ def _dequantize_by_parts(build: Builder, node: OnnxNode, source: View) -> None:
     """Add a conversion, the subtraction of zero points, and the product with the scales."""
     centred = _as_float(build, source)
     if node.input(2):
-        moved = build.temporary("centred", source.shape, DataType.FLOAT32)
-        build.binary(Binary.SUBTRACT, centred, _parameter(build, node, 2, source), moved)
-        centred = moved
+        centred = build.combined("centred", Binary.SUBTRACT, centred, _parameter(build, node, 2, source))
     scale, output = _parameter(build, node, 1, source), build.result()
     if build.dtype(output) is DataType.FLOAT32:
         build.binary(Binary.MULTIPLY, centred, scale, output)
-        return
-    product = build.temporary("product", source.shape, DataType.FLOAT32)
-    build.binary(Binary.MULTIPLY, centred, scale, product)
-    build.copy(product, output)
+    else:
+        build.copy(build.combined("product", Binary.MULTIPLY, centred, scale), output)
 
 
 def _product_of_integers(build: Builder, node: OnnxNode) -> None:

@@ -84,7 +84,10 @@ class Direction:
 
     def temporary(self, what: str, shape: Sequence[int]) -> View:
         """Add a value of this step."""
-        return self.build.temporary(f"{what}.{self.index}.{self._step}", shape, self.dtype)
+        return self.build.temporary(self._named(what), shape, self.dtype)
+
+    def _named(self, what: str) -> str:
+        return f"{what}.{self.index}.{self._step}"
 
     def input_gates(self, first: int, count: int) -> View:
         """Return `count` gates of this step by the input, (batch, count * hidden)."""
@@ -119,16 +122,12 @@ class Direction:
     def apply(self, function: Steps, source: View, what: str) -> View:
         """Return a function of a view."""
         for place, (activation, alpha, beta) in enumerate(function):
-            output = self.temporary(f"{what}.{place}", source.shape)
-            self.build.map(source, output, activation, alpha, beta)
-            source = output
+            source = self.build.mapped(self._named(f"{what}.{place}"), source, activation, alpha, beta)
         return source
 
     def binary(self, mode: Binary, first: View, second: View, what: str) -> View:
-        """Return a function of two views; the second may broadcast to the first."""
-        output = self.temporary(what, first.shape)
-        self.build.binary(mode, first, second, output)
-        return output
+        """Return a function of two views."""
+        return self.build.combined(self._named(what), mode, first, second)
 
     def selected(self, mask: Sequence[bool], first: View, second: View, what: str) -> View:
         """Return the rows of the first view where the mask is true, of the second elsewhere."""

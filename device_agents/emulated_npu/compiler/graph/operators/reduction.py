@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
@@ -70,14 +67,11 @@ def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     dtype, axes = build.dtype(source), _axes(build, node, len(source.axes))
     output = _kept(build, source, axes)
-    largest, total, logarithm = (build.temporary(name, output.shape, dtype) for name in ("max", "sum", "log"))
-    below, powers = (build.temporary(name, source.shape, dtype) for name in ("below", "exp"))
+    largest, total = (build.temporary(name, output.shape, dtype) for name in ("max", "sum"))
     _reduced(build, source, largest, axes, Reduction.MAXIMUM)
-    build.binary(Binary.SUBTRACT, source, largest, below)
-    build.map(below, powers, Activation.EXP)
-    _reduced(build, powers, total, axes, Reduction.SUM)
-    build.map(total, logarithm, Activation.LOG)
-    build.binary(Binary.ADD, logarithm, largest, output)
+    below = build.combined("below", Binary.SUBTRACT, source, largest)
+    _reduced(build, build.mapped("exp", below, Activation.EXP), total, axes, Reduction.SUM)
+    build.binary(Binary.ADD, build.mapped("log", total, Activation.LOG), largest, output)
 
 
 def _argmax(build: Builder, node: OnnxNode) -> None:
@@ -89,15 +83,12 @@ def _argmax(build: Builder, node: OnnxNode) -> None:
     if last:
         source = views.sliced(source, axis, size - 1, size, -1)
     if node.op == "ArgMin":
-        negated = build.temporary("negated", source.shape, build.dtype(source))
-        build.map(source, negated, Activation.NEGATE)
-        source = negated
+        source = build.mapped("negated", source, Activation.NEGATE)
     output = _kept(build, source, axes)
     place = build.temporary("place", output.shape, DataType.INT64) if last else output
     _reduced(build, source, place, axes, Reduction.ARGMAX)
     if last:
-        end = build.constant_view(known(f"{node.outputs[0]}.end", np.array(size - 1), DataType.INT64))
-        build.binary(Binary.SUBTRACT, end, place, output)
+        build.binary(Binary.SUBTRACT, build.fixed("end", size - 1, DataType.INT64), place, output)
 
 
 HANDLERS: Mapping[str, Handler] = {

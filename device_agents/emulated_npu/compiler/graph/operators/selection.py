@@ -101,12 +101,8 @@ def _one_by_one(build: Builder, wanted: _Selection, indices: View) -> None:
     rest = build.temporary("wide", source.shape, DataType.FLOAT64)
     build.copy(source, rest)
     if not wanted.largest:
-        negated = build.temporary("negated", source.shape, DataType.FLOAT64)
-        build.map(rest, negated, Activation.NEGATE)
-        rest = negated
-    bounded = build.temporary("bounded", source.shape, DataType.FLOAT64)
-    build.map(rest, bounded, Activation.CLIP, _LOWEST, float("inf"))
-    rest = bounded
+        rest = build.mapped("negated", rest, Activation.NEGATE)
+    rest = build.mapped("bounded", rest, Activation.CLIP, _LOWEST, float("inf"))
     mask = axes_mask((axis,), len(source.axes))
     shape = tuple(wanted.size if place == axis else 1 for place in range(len(source.axes)))
     name = build.node.inputs[0]
@@ -116,8 +112,7 @@ def _one_by_one(build: Builder, wanted: _Selection, indices: View) -> None:
         found = views.sliced(indices, axis, place, 1)
         build.layer(Function.REDUCE, [rest], found, Settings(axes=mask, mode=Reduction.ARGMAX))
         if place < wanted.count - 1:
-            chosen = build.temporary(f"chosen{place}", source.shape, DataType.BOOL)
-            build.binary(Binary.EQUAL, found, places, chosen)
+            chosen = build.combined(f"chosen{place}", Binary.EQUAL, found, places, DataType.BOOL)
             left = build.temporary(f"left{place}", source.shape, DataType.FLOAT64)
             build.layer(Function.WHERE, [chosen, views.expanded(taken, source.shape), rest], left)
             rest = left
@@ -128,26 +123,21 @@ def _by_rank(build: Builder, wanted: _Selection, indices: View) -> None:
     source, axis, size = wanted.source, wanted.axis, wanted.size
     pairs = wanted.spread(axis + 1, size)
     own, other = (views.expanded(views.with_axis(source, place), pairs) for place in (axis + 1, axis))
-    before, equal, earlier, tied = (
-        build.temporary(name, pairs, DataType.BOOL) for name in ("before", "equal", "earlier", "tied")
-    )
-    build.binary(Binary.GREATER if wanted.largest else Binary.LESS, other, own, before)
-    build.binary(Binary.EQUAL, other, own, equal)
+    beyond = Binary.GREATER if wanted.largest else Binary.LESS
+    before = build.combined("before", beyond, other, own, DataType.BOOL)
+    equal = build.combined("equal", Binary.EQUAL, other, own, DataType.BOOL)
     lower = np.tri(size, size, -1, dtype=bool)  # the other element has a lower index
     behind = (1,) * (len(source.axes) - axis - 1)
     mask = known(f"{build.node.inputs[0]}.lower{axis}", lower.reshape((size, size, *behind)), DataType.BOOL)
-    build.binary(Binary.AND, equal, build.constant_view(mask), tied)
-    build.binary(Binary.OR, before, tied, earlier)
+    tied = build.combined("tied", Binary.AND, equal, build.constant_view(mask))
+    earlier = build.combined("earlier", Binary.OR, before, tied)
     rank = build.temporary("rank", wanted.spread(axis + 1, 1), DataType.FLOAT32)
     _along(build, earlier, rank, axis + 1, Reduction.SUM)
-    table = wanted.along(wanted.count)
-    chosen_shape = (*table[: axis + 1], size, *table[axis + 1 :])
     ranks = known(
         f"{build.node.inputs[0]}.ranks{wanted.count}", np.arange(wanted.count).reshape(-1, 1, *behind), DataType.FLOAT32
     )
-    chosen = build.temporary("chosen", chosen_shape, DataType.BOOL)
     by_rank = views.with_axis(views.divided(rank, source.shape), axis)
-    build.binary(Binary.EQUAL, by_rank, build.constant_view(ranks), chosen)
+    chosen = build.combined("chosen", Binary.EQUAL, by_rank, build.constant_view(ranks), DataType.BOOL)
     _along(build, chosen, views.with_axis(indices, axis + 1), axis + 1, Reduction.ARGMAX)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
@@ -68,8 +67,7 @@ def _reverse_sequence(build: Builder, node: OnnxNode) -> None:
     if time == 1:
         rows = (np.arange(several) * steps + found).T
     table = build.reshape(source, (steps * several, *source.shape[2:]), f"{node.outputs[0]}.rows")
-    second = build.constant_view(known(f"{node.outputs[0]}.places", rows, DataType.INT64))
-    build.layer(Function.GATHER, [table, second], build.result())
+    build.layer(Function.GATHER, [table, build.fixed("places", rows, DataType.INT64)], build.result())
 
 
 HANDLERS: Mapping[str, Handler] = {

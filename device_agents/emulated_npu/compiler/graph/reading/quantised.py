@@ -1,7 +1,7 @@
 """Operators on quantised tensors: each is decomposed into DequantizeLinear, the operator on numbers, and
 QuantizeLinear.
 
-Folding then makes one layer of these nodes, as it does for networks that store them one by one (quantised_reads.py).
+Folding then makes one layer of these nodes, as it does for networks that store them one by one (quantised_layers.py).
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ def _lp_pool(build: Builder, node: OnnxNode) -> None:
     powers = _powers(build, source, p)
     mean = build.temporary("mean", output.shape, build.dtype(source))
     build.layer(Function.POOL_AVERAGE, [powers], mean, window.settings(COUNT_PADDING))
-    total = build.temporary("total", output.shape, build.dtype(source))
-    build.map(mean, total, Activation.SCALE, float(math.prod(window.kernel)), 0.0)
+    total = build.mapped("total", mean, Activation.SCALE, float(math.prod(window.kernel)), 0.0)
     _root(build, total, p, output)
 
 
@@ -125,11 +124,9 @@ def _global_lp_pool(build: Builder, node: OnnxNode) -> None:
 
 def _powers(build: Builder, source: View, p: int) -> View:
     """Return |x| ** p."""
-    powers = build.temporary("powers", source.shape, build.dtype(source))
     if p == 2:
-        build.binary(Binary.MULTIPLY, source, source, powers)
-        return powers
-    build.map(source, powers, Activation.ABS)
+        return build.combined("powers", Binary.MULTIPLY, source, source)
+    powers = build.mapped("powers", source, Activation.ABS)
     if p == 1:
         return powers
     return _raised(build, powers, float(p), build.temporary("raised", source.shape, build.dtype(source)))
@@ -180,13 +177,12 @@ def _max_unpool(build: Builder, node: OnnxNode) -> None:
     origin[indices.reshape(-1)] = np.arange(indices.size)  # the last of several elements in one place counts
     places = np.full(output.shape, -1, np.int64)
     places[tuple(slice(size) for size in shape)] = origin.reshape(shape)
-    name, dtype = node.outputs[0], build.dtype(source)
-    flat = build.reshape(source, (indices.size,), f"{name}.flat")
+    dtype = build.dtype(source)
+    flat = build.reshape(source, (indices.size,), f"{node.outputs[0]}.flat")
     picked = build.temporary("picked", output.shape, dtype)
-    second = build.constant_view(known(f"{name}.origin", np.maximum(places, 0), DataType.INT64))
-    build.layer(Function.GATHER, [flat, second], picked)
-    chosen = build.constant_view(known(f"{name}.chosen", places >= 0, DataType.BOOL))
-    zero = views.expanded(build.constant_view(known(f"{name}.zero", np.zeros(()), dtype)), output.shape)
+    build.layer(Function.GATHER, [flat, build.fixed("origin", np.maximum(places, 0), DataType.INT64)], picked)
+    chosen = build.fixed("chosen", places >= 0, DataType.BOOL)
+    zero = views.expanded(build.fixed("zero", np.zeros(()), dtype), output.shape)
     build.layer(Function.WHERE, [chosen, picked, zero], output)
 
 

@@ -224,24 +224,40 @@ def _repeated(constant: LazyConstant, times: int) -> LazyConstant:
 
 
 def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Sequence[TransposedAxis]) -> None:
-    """Copy the phases to their places, and bind the output to the part of them that the padding leaves.
+    """Copy the phases to their places, and bind the output to the part of them that the padding leaves."""
+    phases, count = _in_one_copy(build, computed, groups, axes), len(axes)
+    pairs = [place for at in range(count) for place in (3 + count + at, 2 + at)]
+    phases = views.permuted(phases, (0, 1, 2 + count, *pairs))
+    sizes = [axis.groups * axis.stride for axis in axes]
+    cuts = [axis.pad - axis.first * axis.stride for axis in axes]
+    whole = not any(cuts) and sizes == [axis.outputs for axis in axes]
+    batch, _, made = phases.shape[:3]
+    spaced = (
+        build.result() if whole else build.temporary("spaced", (batch, groups * made, *sizes), build.dtype(computed))
+    )
+    build.copy(phases, views.divided(spaced, phases.shape))
+    if not whole:
+        for place, (axis, cut) in enumerate(zip(axes, cuts, strict=True), 2):
+            spaced = views.sliced(spaced, place, cut, axis.outputs)
+        build.bind(node.outputs[0], spaced)
 
-    Where a command has too few axes for one copy, copies of whole tensors join the phases of one axis after the other.
+
+def _in_one_copy(build: Builder, computed: View, groups: int, axes: Sequence[TransposedAxis]) -> View:
+    """Return the phases as (batch, groups, *strides, channels, *groups of positions), such that one copy joins them.
+
+    Where a command has too few axes for that, copies of whole tensors join the phases of the last axes before, one axis
+    after the other; the stride of such an axis is then 1.
     """
     count, batch = len(axes), computed.shape[0]
     strides, counts = [axis.stride for axis in axes], [axis.groups for axis in axes]
     made = computed.shape[1] // groups // math.prod(strides)
-    sizes = [axis.groups * axis.stride for axis in axes]
-    cuts = [axis.pad - axis.first * axis.stride for axis in axes]
-    whole = not any(cuts) and sizes == [axis.outputs for axis in axes]
     for place in reversed(range(count)):
         shape = (batch, groups, *strides, made, *counts)
-        phases = views.divided(computed, shape)
         if sum(size > 1 for size in shape) <= MAX_RANK:
             break
-        rest = [at for at in range(len(shape)) if at != 2 + place]
-        rest.insert(rest.index(3 + count + place) + 1, 2 + place)
-        phases = views.permuted(phases, rest)
+        order = [at for at in range(len(shape)) if at != 2 + place]
+        order.insert(order.index(3 + count + place) + 1, 2 + place)
+        phases = views.permuted(views.divided(computed, shape), order)
         rows, width = made * math.prod(counts[:place]), strides[place] * math.prod(counts[place:])
         whole_shape = (math.prod(shape) // (rows * width), rows, width)
         computed = build.temporary(f"joined{place}", whole_shape, build.dtype(computed))
@@ -249,17 +265,7 @@ def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Seq
         for index in range(batch):  # an axis more than a command has, and one that nothing interleaves
             build.copy(*(views.sliced(view, 0, index, 1) for view in (phases, joined)))
         counts[place], strides[place] = counts[place] * strides[place], 1
-    spaced = (
-        build.result() if whole else build.temporary("spaced", (batch, groups * made, *sizes), build.dtype(computed))
-    )
-    phases = views.divided(computed, (batch, groups, *strides, made, *counts))
-    pairs = [place for at in range(count) for place in (3 + count + at, 2 + at)]
-    phases = views.permuted(phases, (0, 1, 2 + count, *pairs))
-    build.copy(phases, views.divided(spaced, phases.shape))
-    if not whole:
-        for place, (axis, cut) in enumerate(zip(axes, cuts, strict=True), 2):
-            spaced = views.sliced(spaced, place, cut, axis.outputs)
-        build.bind(node.outputs[0], spaced)
+    return views.divided(computed, (batch, groups, *strides, made, *counts))
 
 
 def _check_shapes(node: OnnxNode, source: View, weights: Sequence[int], groups: int) -> None:

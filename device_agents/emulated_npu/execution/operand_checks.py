@@ -1,19 +1,51 @@
-"""Sliding windows: which inputs each output reads, and limits on the size of one command."""
+"""Checks of a command before it computes: its operands, its windows, and limits on its size."""
 
 from __future__ import annotations
 
 import math
 
-from device_agents.emulated_npu.execution.operand_memories import fault
-from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.unit_commands import SOURCES, Command, Function, Operand
 from device_agents.emulated_npu.unit_settings import Triple
 
+_OPTIONAL = {function: tuple(name in function.rule.optional for name in SOURCES) for function in Function}
+_COUNTS = {function: len(function.rule.required) + len(function.rule.optional) for function in Function}
 # The largest layers of known networks need 2^32 multiply-adds; a command with more than this is an error.
 MOST_OPERATIONS = 1 << 37
 # Elements of one temporary array: half a gibibyte in float32.
 MOST_TEMPORARY_ELEMENTS = 1 << 27
 # A convolution is divided into blocks of about this many window elements, which fit the processor's cache.
 BLOCK_ELEMENTS = 1 << 19
+
+
+def fault(command: Command, why: str) -> ExecutionFault:
+    """Return the error for a command with invalid operands or settings."""
+    return ExecutionFault(f"{command.function.name} has invalid operands or settings", why)
+
+
+def operands_of(command: Command) -> tuple[Operand | None, ...]:
+    """Return the sources that the command's function takes, None for an absent optional one.
+
+    Raises ExecutionFault if one is missing, superfluous or in a memory that the unit cannot reach.
+    """
+    function = command.function
+    reach, optional, count = function.rule.reaches, _OPTIONAL[function], _COUNTS[function]
+    given = (command.first, command.second, command.third, command.fourth)
+    if command.target.descriptor.space not in reach[0]:
+        raise fault(command, f"the target lies in {command.target.descriptor.space.name}")
+    if command.accumulate and not function.rule.accumulates:
+        raise fault(command, "it does not accumulate")
+    for index in range(count):
+        operand = given[index]
+        if operand is None:
+            if not optional[index]:
+                raise fault(command, f"the operand {SOURCES[index]} is missing")
+        elif operand.descriptor.space not in reach[index + 1]:
+            raise fault(command, f"the operand {SOURCES[index]} lies in {operand.descriptor.space.name}")
+    for operand in given[count:]:
+        if operand is not None:
+            raise fault(command, f"it takes {count} operands beside the target")
+    return given[:count]
 
 
 def check_window(command: Command, operations: int) -> None:

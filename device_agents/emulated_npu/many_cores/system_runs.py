@@ -1,12 +1,16 @@
-"""Times a network on several core groups, for a single input and for a stream of inputs."""
+"""Runs a network on several core groups: its values, and its time for a single input and for a stream of inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded
+from device_agents.emulated_npu.execution.interleaving import Order
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.reports.pipeline_report import PipelineReport, pipeline_report
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
@@ -68,3 +72,27 @@ def time_system(
     alone = simulate_cores(cores, compiled.machine, inputs=1, depths=depths, limit_ps=limit, costs=costs)
     stream = simulate_cores(cores, compiled.machine, inputs=count, depths=depths, costs=costs)
     return TimedSystem(compiled, cores, alone, stream, pipeline_report(stream, alone, single_core_ps))
+
+
+def run_system(
+    compiled: CompiledSystem, weights: Mapping[str, Array], inputs: Mapping[str, Array], *, order: Order = "program"
+) -> Mapping[str, Array]:
+    """Run all cores on one input of the network: `weights` by initializer, `inputs` by input; return the outputs.
+
+    Raises DoesNotFit if the host lacks memory, EmulatorError for a machine that has timing but no values, and the
+    errors of `run_stream`.
+    """
+    (outputs,) = run_stream(group_programs(compiled, weights), compiled.machine, (inputs,), order=order)
+    return outputs
+
+
+def group_programs(compiled: CompiledSystem, weights: Mapping[str, Array]) -> list[GroupProgram]:
+    """Return the programs and constants of every group, for `run_stream`."""
+    return [
+        GroupProgram(
+            {core.core: core.program for core in group.cores},
+            group.image(weights),
+            {core.core: core.preload for core in group.cores if core.preload is not None},
+        )
+        for group in compiled.groups
+    ]

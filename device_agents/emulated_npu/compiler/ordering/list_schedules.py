@@ -1,18 +1,42 @@
-"""Orders transfers by time: while one waits for a computation, later ones of its queue run (S2.5).
+"""List schedules of all queues with the durations of the commands: of transfers, and of both units (S2.5, S3.5).
 
-A list schedule of all queues with the durations of the commands. In each queue, loads of features, loads into SB,
-stores and computes keep their order. Where the next transfer of the program would wait for a compute, the first
-transfer of another stream that can start runs before it: weights arrive as long before their use as SB has room for
-them.
+`fill_gaps` orders transfers by time: while one waits for a computation, later ones of its queue run. In each queue,
+loads of features, loads into SB, stores and computes keep their order. Where the next transfer of the program would
+wait for a compute, the first transfer of another stream that can start runs before it: weights arrive as long before
+their use as SB has room for them.
+
+`overlap_units` lets MFU and VFU work at the same time, if each has a separate queue. In program order a pass runs
+through all its layers before the next pass begins, so that each unit waits for the other. The schedule takes, out of a
+window of commands, the one that can begin first: while the VFU works on a tile, the MFU begins the next one. The
+commands of a layer on one unit, loads, and stores each keep their order; loads into SB are loads. `fill_gaps` may then
+order the transfers once more.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from device_agents.emulated_npu.compiler.ordering.hazards import CACHED_LOAD, LOADS, STORES, UNITS, Conflicts, stream_of
-from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.compiler.ordering.hazards import (
+    CACHED_LOAD,
+    LOAD,
+    LOADS,
+    SEPARATE,
+    STORE,
+    STORES,
+    UNITS,
+    Conflicts,
+    latest_conflicts,
+    stream_of,
+)
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
+from device_agents.emulated_npu.unit_commands import Command, Queue
+
+_LAYERS = 32
+"""How many layers `overlap_units` distinguishes; those with the same number modulo this one also keep their order."""
 
 
 class Filled(NamedTuple):
@@ -140,3 +164,55 @@ class _Schedule:
         self._starts.append((start, position))
         self._ends[position] = end = start + self._durations[position]
         return end
+
+
+def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command]:
+    """Return the commands with those of the VFU in its queue; requires a machine where it has one."""
+    return [replace(each, own_queue=True) if _is_of_vfu(each, machine) else each for each in commands]
+
+
+def _is_of_vfu(command: Command, machine: Machine) -> bool:
+    return command.function.is_vector and not runs_on_mfu(machine.mfu, command.function)
+
+
+def overlap_units(
+    commands: Sequence[Command], durations_ps: Sequence[int], *, window: int, memory_of: Sequence[int] = SEPARATE
+) -> list[Command]:
+    """Return the commands in the order in which they begin if each begins as early as its queue and conflicts allow.
+
+    At any time only the first `window` commands that have not begun are considered.
+    """
+    streams = [_stream_of_layer(command) for command in commands]
+    earlier = [tuple(each for each in found if each >= 0) for found in latest_conflicts(commands, streams, memory_of)]
+    ends_ps: dict[int, int] = {}
+    free_ps = dict.fromkeys(Queue, 0)
+    waiting: dict[int, deque[int]] = {}
+    result: list[Command] = []
+    oldest = entered = 0
+    while len(result) < len(commands):
+        while entered < min(len(commands), oldest + window):
+            waiting.setdefault(streams[entered], deque()).append(entered)
+            entered += 1
+        heads = [each[0] for each in waiting.values() if all(one in ends_ps for one in earlier[each[0]])]
+        begins = [(_begin_ps(free_ps[commands[one].queue], earlier[one], ends_ps), one) for one in heads]
+        begin_ps, position = min(begins)
+        own = waiting[streams[position]]
+        own.popleft()
+        if not own:
+            del waiting[streams[position]]
+        free_ps[commands[position].queue] = ends_ps[position] = begin_ps + durations_ps[position]
+        result.append(commands[position])
+        while oldest in ends_ps:
+            oldest += 1
+    return result
+
+
+def _begin_ps(free_ps: int, earlier: Sequence[int], ends_ps: dict[int, int]) -> int:
+    return max(free_ps, *(ends_ps[one] for one in earlier)) if earlier else free_ps
+
+
+def _stream_of_layer(command: Command) -> int:
+    """Return the stream of a command whose order `overlap_units` keeps: loads, stores, or a layer on a unit."""
+    if command.function.is_transfer:
+        return STORE if stream_of(command) in STORES else LOAD
+    return max(LOAD, STORE) + 1 + 2 * (command.layer % _LAYERS) + command.own_queue

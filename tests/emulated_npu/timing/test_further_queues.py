@@ -1,10 +1,10 @@
-"""A VFU with a queue of its own: it works while the MFU does, and all engines and the formula agree on the times."""
+"""Queues of the VFU and of the last-level cache: both units, and both memories, work at the same time."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import strategies as st
 from timed_programs import (
+    cached_load,
     compute,
     compute_apart,
     convolve,
@@ -15,15 +15,14 @@ from timed_programs import (
 )
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.machine import Machine, Memory, load_preset, parse_machine, preset_names, preset_text
+from device_agents.emulated_npu.machine import Machine, load_preset, parse_machine, preset_names, preset_text
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Space, Wait
 
-IO, CP, VFU, _ = Queue
-_DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
+IO, CP, VFU, LLC = Queue
 _ALONE = {0: 1}
 
 
@@ -33,15 +32,14 @@ def _depthwise() -> Command:
     return Command(Function.DEPTHWISE, *views)
 
 
-def _three_queues(depths: tuple[int, int, int] = (4, 4, 4), issue_cycles: int = 0, latency_ns: float = 0.0) -> Machine:
-    io_depth, cp_depth, vfu_depth = depths
-    return machine(
-        io_queue_depth=io_depth,
-        cp_queue_depth=cp_depth,
-        vfu_queue_depth=vfu_depth,
-        issue_cycles=issue_cycles,
-        ddr=Memory(1 << 30, 1e9, latency_ns, 1),
-    )
+def _with_queues(*depths: int) -> Machine:
+    """Return a machine with queues of these depths: IO, CP, that of the VFU, and that of the last-level cache."""
+    names = ("io_queue_depth", "cp_queue_depth", "vfu_queue_depth", "llc_queue_depth")
+    return machine(**dict(zip(names, depths, strict=False)))
+
+
+def _three_queues() -> Machine:
+    return _with_queues(4, 4, 4)
 
 
 def test_both_units_work_at_the_same_time() -> None:
@@ -71,7 +69,7 @@ def test_a_machine_with_one_compute_queue_runs_the_program_in_order() -> None:
 def test_a_program_for_one_compute_queue_takes_as_long_with_two(depths: tuple[int, int, int]) -> None:
     """Commands without the flag share the CP queue on every machine."""
     steps = steps_of(load(3), Post(IO, 0), Wait(CP, 0), convolve((2, 2), 4, 4), compute(6))
-    assert simulate(steps, _three_queues(depths)).makespan_ps == simulate(steps, machine()).makespan_ps == 13_000
+    assert simulate(steps, _with_queues(*depths)).makespan_ps == simulate(steps, machine()).makespan_ps == 13_000
 
 
 @pytest.mark.parametrize("run", [simulate, formula])
@@ -102,11 +100,32 @@ def test_a_fence_waits_for_all_queues() -> None:
     assert timing.schedule.issued_ps[3] == 9_000
 
 
-def test_the_key_may_be_missing_from_a_machine_file() -> None:
-    """Without the key the units share a queue and the digest is that of before; with it both change."""
+def test_a_machine_has_the_queues_of_its_file() -> None:
+    """Without their keys the units share a queue, and so do all transfers; no preset has them."""
     edge = load_preset("edge")
-    apart = parse_machine(f"vfu_queue_depth = 16\n{preset_text('edge')}", "edge")
+    apart = parse_machine(f"vfu_queue_depth = 16\nllc_queue_depth = 8\n{preset_text('edge')}", "edge")
     assert edge.queue_depths == {IO: edge.io_queue_depth, CP: edge.cp_queue_depth}
-    assert apart.queue_depths == {**edge.queue_depths, VFU: 16}
-    assert replace(apart, vfu_queue_depth=0).digest == edge.digest != apart.digest
+    assert apart.queue_depths == {**edge.queue_depths, VFU: 16, LLC: 8}
     assert not any(load_preset(name).vfu_queue_depth for name in preset_names())
+
+
+def test_both_memories_work_at_the_same_time() -> None:
+    """Nine bytes of DDR pass during eight of the cache, which is four times as fast."""
+    timing = simulate(steps_of(load(9), cached_load(8)), _with_queues(4, 4, 4, 4))
+    assert (timing.io_ps, timing.llc_queue_ps, timing.transfer_ps, timing.makespan_ps) == (9_000, 2_000, 9_000, 9_000)
+    assert (timing.wait_ps, timing.waiting_queue) == (0, IO)
+
+
+def test_a_machine_with_one_queue_of_transfers_runs_the_program_in_order() -> None:
+    """Items of the LLC queue enter the IO queue, where every POST comes before its WAIT."""
+    steps = steps_of(load(9), Post(IO, 6), Wait(LLC, 6), cached_load(8), Post(LLC, 9), Wait(CP, 9), compute(1))
+    timing = simulate(steps, machine())
+    assert (timing.io_ps, timing.llc_queue_ps, timing.makespan_ps) == (11_000, 0, 12_000)
+    assert simulate(steps, _with_queues(4, 4, 0, 4)).makespan_ps == 12_000
+
+
+@pytest.mark.parametrize("run", [simulate, formula])
+def test_the_queue_moves_data_of_the_cache_alone(run: object) -> None:
+    """A transfer of DDR in the LLC queue is refused, with the memory and a way out."""
+    with pytest.raises(ExecutionFault, match="a command of the LLC queue uses DDR"):
+        run(steps_of(replace(load(3), own_queue=True)), _with_queues(4, 4, 4, 4))  # type: ignore[operator]

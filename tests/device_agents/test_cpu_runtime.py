@@ -1,4 +1,4 @@
-"""Runs of a pool of threads count as preempted if other programs held the cores that the threads wanted."""
+"""Runs of a pool count as preempted if its threads waited for cores; profiled and plain runs take turns."""
 
 import itertools
 import os
@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from device_agents.backends import cpu_runtime
 from device_agents.backends.cpu_runtime import CoreWaits, CpuRuntime, LoadedProbe
-from device_agents.messages import LoadReport, LoadRequest
+from device_agents.messages import LoadReport, LoadRequest, Sample
 
 RUN_NS = 2_000_000
 
@@ -61,3 +62,17 @@ def test_a_pool_is_preempted_by_long_waits_alone(
     request = LoadRequest("probe", b"", [], [], 4)
     runtime._loaded["probe"] = LoadedProbe(request, None, lambda: time.sleep(RUN_NS / 1e9), LoadReport(0.0))
     assert (runtime.run("probe").preemptions > 0) == preempted
+
+
+@pytest.mark.parametrize(
+    ("wall_ns", "runs"), [(0, 8), (1, 8), (125_000, 8), (125_001, 7), (400_000, 2), (500_001, 1), (10**9, 1)]
+)
+def test_as_many_profiled_runs_follow_as_plain_ones(wall_ns: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first turn has one run of each kind; later turns have as many as take a millisecond, from one to eight."""
+    calls: list[str] = []
+    monkeypatch.setattr(cpu_runtime, "_PROFILING_S", 0.0)
+    monkeypatch.setattr(CpuRuntime, "_once", lambda _, run: run() or Sample(wall_ns, None, None, 0))
+    samples = CpuRuntime(2)._alternate(lambda: calls.append("plain"), lambda: calls.append("profiled"))
+    turns = cpu_runtime._FEWEST_TURNS - 1
+    assert calls == ["plain", "profiled", *(["plain"] * runs + ["profiled"] * runs) * turns]
+    assert len(samples) == 1 + runs * turns
