@@ -1,7 +1,5 @@
 """`harness.build_lut`: build a table from the journal and publish it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

@@ -11,10 +11,11 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.choice import NoDft
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, area_mm2
-from device_agents.emulated_npu.reports.energy_report import run_energy
+from device_agents.emulated_npu.reports.accounting import run_energy
 from harness.errors import InputError
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
@@ -154,10 +155,6 @@ class _Work:
 
     def point(self, number: int) -> SweepPoint:
         """Return the time of the network on one machine, or why the machine cannot run it."""
-        from device_agents.emulated_npu.compiler.stages import compile_model
-        from device_agents.emulated_npu.inference import time_program
-        from device_agents.emulated_npu.reports.accounting import run_energy
-        from harness.npu.run.core_run import run_rows
 
         candidate = self.candidates[number]
         name, settings, machine = candidate.base.name, candidate.settings, candidate.machine

@@ -1,7 +1,5 @@
 """The nodes of a network for the partition, and their demand on a machine (S5.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The six nodes a b c d e f have 100, 200, 100, 300, 200 and 100 MACs (1000 in all
 their scores on one core are 0.1, 0.2, 0.1, 0.3, 0.2 and 0.1, and half of that on two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

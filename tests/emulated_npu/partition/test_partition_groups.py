@@ -1,7 +1,5 @@
 """Core groups: how chips are divided into groups, and which lists of cores are contradictory (S5.1)."""
 
-from __future__ import annotations
-
 import pytest
 from partition_cases import fabric
 

@@ -1,7 +1,5 @@
 """The order in which a network's nodes are visited: the work pool (S5.3) and the graph that it walks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, edges, graphs, names, queues

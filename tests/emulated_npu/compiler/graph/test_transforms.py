@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from command_cases import commands, compute, conflicting_pairs, dense, load, store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import model, node
 
 from device_agents.emulated_npu.cached_value import CachedValue

@@ -1,7 +1,5 @@
 """Blocks in SB get other addresses with the same content, and may arrive while others are in use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from command_cases import dense

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 

@@ -1,9 +1,6 @@
 """Names and stages of the groups of an assignment."""
 
-from __future__ import annotations
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks_on_npu import network_of
 from random_networks import random_networks
 from small_models import node, values
