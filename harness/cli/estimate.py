@@ -32,6 +32,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class EstimateView(LayerView):
+    """Whether and how layers are listed, and whether some may be missing in the table."""
+
+    layers: Annotated[
+        bool, typer.Option("--layers", help="List every layer with multiply-adds and bytes moved; also in --json.")
+    ] = False
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")] = (
+        False
+    )
+
+    @property
+    def lists_layers(self) -> bool:
+        """Whether an option about layers is given."""
+        return self != EstimateView(allow_partial=self.allow_partial)
+
+
+@dataclass(frozen=True)
 class OutputFiles:
     """The files that the command writes."""
 
@@ -39,19 +56,12 @@ class OutputFiles:
     csv: Annotated[Path | None, file_option("--csv", help="Write the layers to this file.")] = None
 
 
-# One parameter for each argument and group of options.
 @spread
 def estimate(
     models: Annotated[list[str] | None, arguments.models_argument()] = None,
     *,
     choice: arguments.TableChoice,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="List every layer with multiply-adds and bytes moved; also in --json.")
-    ] = False,
-    view: LayerView,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
-    ] = False,
+    view: EstimateView,
     files: OutputFiles,
     candidates: Annotated[SpaceOptions, Heading("Options with --space")],
     reading: arguments.ReadingOptions,
@@ -69,11 +79,12 @@ def estimate(
 
     Example: harness estimate --space super.onnx --candidates random:1000000
     """
+    workspace = find_workspace(directory)
     if candidates.space is not None:
-        if models or layers or view != LayerView() or allow_partial or files != OutputFiles():
+        if models or view != EstimateView() or files != OutputFiles():
             step = "Omit networks, --layers, --sort, --top, --wide, --allow-partial, --html and --csv"
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
-        estimate_candidates(candidates, choice, reading, find_workspace(directory), json=json)
+        estimate_candidates(candidates, choice, reading, workspace, json=json)
         return
     if not models or candidates != SpaceOptions():
         step = "Name at least one network, or give --space with --candidates"
@@ -81,12 +92,11 @@ def estimate(
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
 
-    workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, reading.variant)
     read = reading.networks(models, table)
     estimates = NetworkEstimates.of(read, table)
     _write(files, estimates, read, table, workspace)
-    works = _works(read.networks, estimates, table) if layers or view != LayerView() else None
+    works = _works(read.networks, estimates, table) if view.lists_layers else None
     warnings = _warnings(estimates)
     for warning in warnings:
         note(f"warning: {warning}")
@@ -98,14 +108,10 @@ def estimate(
             _show_layers(network, work, view)
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
-    uncovered = None
-    if any(network.unknown for network in estimates):
-        covering = _covering(estimates, models, table, reading)
-        if not allow_partial:
-            uncovered = _uncovered(estimates, table.device + reading.variant.options(), covering)
-        elif covering:
-            note(covering)
-    _raise_for(estimates, uncovered)
+    covering = _covering(estimates, models, table, reading) if _lacking(estimates) else ""
+    if view.allow_partial and covering:
+        note(covering)
+    _require_complete(estimates, None if view.allow_partial else table.device + reading.variant.options(), covering)
 
 
 _SHOWN = 10
@@ -234,10 +240,11 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         print_line(f"nodes that take no time, {reason}: {count}")
 
 
-def _raise_for(estimates: NetworkEstimates, uncovered: CoverageError | None) -> None:
-    """Raise if networks were refused or layers are unknown; print the second error if there are both."""
+def _require_complete(estimates: NetworkEstimates, device: str | None, covering: str) -> None:
+    """Raise if networks were refused, or layers are unknown and `device` is given; print the second error of both."""
     from harness.network.network_list import refusals_error
 
+    uncovered = _uncovered(estimates, device, covering) if device is not None and _lacking(estimates) else None
     if estimates.refused_networks:
         if uncovered:
             print_error(uncovered)

@@ -173,8 +173,8 @@ def _report_oracle(
         return None
     compared = [
         compare_network(
-            case.network.name,
-            list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
+            case.estimated,
+            cut(case.network, table.rules),
             case.whole.model.names,
             [truths[case.whole.id] for truths in processes if case.whole.id in truths],
         )

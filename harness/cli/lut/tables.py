@@ -78,7 +78,7 @@ def build(
         what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
         print_line(f"{table.path}  {what}")
         print_report(list(overhead_parts(table, A_B_C.values())))
-        note("`harness lut show` lists all terms of the fit, and the layers")
+        note("`harness lut show` lists the layers")
         for warning in warnings_of(table):
             note(warning)
 
