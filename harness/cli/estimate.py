@@ -111,7 +111,10 @@ def estimate(
     covering = _covering(estimates, models, table, reading) if _lacking(estimates) else ""
     if view.allow_partial and covering:
         note(covering)
-    _require_complete(estimates, None if view.allow_partial else table.device + reading.variant.options(), covering)
+    if view.allow_partial:
+        _require_complete(estimates, None)
+    else:
+        _require_complete(estimates, _step_to_cover(estimates, table, reading, covering))
 
 
 _SHOWN = 10
@@ -240,11 +243,11 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         print_line(f"nodes that take no time, {reason}: {count}")
 
 
-def _require_complete(estimates: NetworkEstimates, device: str | None, covering: str) -> None:
-    """Raise if networks were refused, or layers are unknown and `device` is given; print the second error of both."""
+def _require_complete(estimates: NetworkEstimates, step: str | None) -> None:
+    """Raise if networks were refused, or layers are unknown and `step` is given; print the second error of both."""
     from harness.network.network_list import refusals_error
 
-    uncovered = _uncovered(estimates, device, covering) if device is not None and _lacking(estimates) else None
+    uncovered = _uncovered(estimates, step) if step is not None and _lacking(estimates) else None
     if estimates.refused_networks:
         if uncovered:
             print_error(uncovered)
@@ -272,7 +275,22 @@ def _lacking(estimates: Sequence[NetworkEstimate]) -> int:
     return sum(len(network.unknown) for network in estimates)
 
 
-def _uncovered(estimates: Sequence[NetworkEstimate], device: str, covering: str) -> CoverageError:
+def _step_to_cover(
+    estimates: Sequence[NetworkEstimate], table: Lut, reading: arguments.ReadingOptions, covering: str
+) -> str:
+    """Return the next step if layers are not in a table; `covering` is the advice of `_covering`."""
+    from harness.network.learnt_weights import is_quantised
+
+    command = f"`harness profile --device {table.device}{reading.variant.options()}`"
+    step = f"run {command} on them and build the table again, or give --allow-partial"
+    if table.is_imported:
+        step = "import a file that also has these layers, or give --allow-partial"
+    elif any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
+        step = f"run {command.removesuffix('`')} --space builtin:int8`, or {step.removeprefix('run ')}"
+    return f"{covering}. Or {step}" if covering else step[0].upper() + step[1:]
+
+
+def _uncovered(estimates: Sequence[NetworkEstimate], step: str) -> CoverageError:
     for network in estimates:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
@@ -280,13 +298,6 @@ def _uncovered(estimates: Sequence[NetworkEstimate], device: str, covering: str)
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in estimates if network.unknown)
     unknown = _lacking(estimates)
-    step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
-    from harness.network.learnt_weights import is_quantised
-
-    if any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
-        step = f"Run `harness profile --device {device} --space builtin:int8`, or{step.removeprefix('Run')}"
-    if covering:
-        step = f"{covering}. Or run{step.removeprefix('Run')}"
     verb = "is" if unknown == 1 else "are"
     return CoverageError(f"{counted(unknown, 'layer')} of {names} {verb} not in the table", next_step=step)
 
