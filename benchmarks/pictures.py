@@ -1,4 +1,4 @@
-"""Draws pictures of pages for the documentation in a headless Chromium: docs/images/run.png and compare.png.
+"""Draws pictures of pages for the documentation in a headless Chromium: run.png, layers.png and compare.png.
 
 python -m benchmarks.pictures
 """
@@ -19,6 +19,7 @@ _DEVICES = '[devices.nvdla-256]\nbackend = "emulated-npu"\n[devices.nvdla-256.op
 _NETWORK = "builtin:squeezenet"
 _PAGES = {
     "run": ("#figures", 1300, (f"npu run {_NETWORK} --no-values --html run.html",)),
+    "layers": ("#layers", 1000, (f"estimate {_NETWORK} --device npu01 --html layers.html",)),
     "compare": (
         "#networks",
         1000,

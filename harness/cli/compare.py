@@ -108,12 +108,12 @@ def _require_complete(compared: TableComparison, tables: tuple[Lut, Lut]) -> Non
 
 def _table(side: str, workspace: Workspace) -> Lut:
     """Return the table that a word of the command names; raises LutNotFound."""
-    from harness.lut.table_choice import open_table
+    from harness.lut.table_choice import PUBLISHED, open_table
 
-    folder = Path(side)
-    if folder.is_dir() or ((workspace.lut / side).is_dir() and "/" in side):
+    folder, is_name = Path(side), "/" in side
+    if folder.is_dir() or (is_name and any((root / side).is_dir() for root in (workspace.lut, PUBLISHED))):
         return open_table(None, folder, workspace)
-    if "/" in side:
+    if is_name:
         step = "`harness lut list` lists the tables"
         raise LutNotFound(f"There is no table {side[:200]}", next_step=step)
     return open_table(side, None, workspace)

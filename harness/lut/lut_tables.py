@@ -93,10 +93,10 @@ def overhead_parts(table: Lut, terms: Collection[str] = OVERHEAD_UNITS) -> Itera
             if name in extended.least_squares
         ]
         yield Table(("with further terms, s", "robust", "95 % interval", "least squares"), found)
+        yield (("fit", _quality(extended)),)
         left = [unit for name, unit in OVERHEAD_UNITS.items() if name in extended.least_squares and name not in terms]
         if left:
             yield f"further terms, with values in `harness lut show`: {', '.join(left)}"
-        yield (("fit", _quality(extended)),)
 
 
 def _coefficient_row(name: str, fitted: Coefficient) -> tuple[str, str, str]:

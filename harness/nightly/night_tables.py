@@ -45,7 +45,7 @@ def report_parts(report: NightReport) -> Iterator[Part]:
         yield f"not compared: {_several(names)}: {reason}"
     for item in report.attention:
         where = f"{item.device}: " if item.device else ""
-        yield f"needs attention: {where}{item.what}. {item.why}"
+        yield f"needs attention: {where}{item.what}{item.why and f'. {item.why}'}"
         if item.next_step:
             yield f"  next: {item.next_step}"
 

@@ -163,7 +163,7 @@ def diff(
     if changes.changed:
         print_report([changes_table(changes)])
     print_line(
-        f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
+        f"{len(changes.changed)} of {changes.common} common entries changed; {len(changes.added)} added,"
         f" {len(changes.removed)} removed; in total {signed_percent(changes.total_ratio - 1)}"
     )
     for name, (was, is_now) in changes.fingerprint.items():
