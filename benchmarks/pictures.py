@@ -14,7 +14,7 @@ from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 _WIDTH = 1280
-_COLOURS = 64
+_COLOURS = 256
 _DEVICES = '[devices.nvdla-256]\nbackend = "emulated-npu"\n[devices.nvdla-256.options]\npreset = "nvdla-256"\n'
 _NETWORK = "builtin:squeezenet"
 _PAGES = {
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _save(path: Path, png: bytes) -> None:
-    """Write a picture with few colours, which is a third of the size."""
+    """Write a picture with a palette, which is smaller."""
     from PIL import Image
 
     Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS).save(path, optimize=True)

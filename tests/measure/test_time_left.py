@@ -251,8 +251,6 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
             earlier = [one.run for one in (runs[:1] if is_first else runs[max(0, number - 5) : number])]
             found[path.relative_to(RECORDED).as_posix(), number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
-    unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/progress.md
-    assert unlike <= {("profile_npu01.json", 1)}, found
-    assert min(found.values()) >= 0.6, found
+    assert min(found.values()) >= 0.7, found  # limits in docs/progress.md
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.9, found
