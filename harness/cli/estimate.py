@@ -238,7 +238,8 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
     show_layers(rows, view, sort="order")
     if 0 < len(network.unknown) < len(network.layers):
         print_line(f"shares are of the known part of the latency, {microseconds(network.covered_latency_s)} µs")
-    print_line(f"overhead of a run: {microseconds(network.overhead_s)} µs")
+    share = network.overhead_s / network.covered_latency_s if network.covered_latency_s > 0 else 0.0
+    print_line(f"overhead of a run: {microseconds(network.overhead_s)} µs, {share:.1%}")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print_line(f"nodes that take no time, {reason}: {count}")
 
