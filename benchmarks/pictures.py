@@ -1,4 +1,4 @@
-"""Draws pictures of pages for the documentation in a headless Chromium: docs/images/run.png and compare.png.
+"""Draws pictures of pages for the documentation in a headless Chromium: run.png, layers.png and compare.png.
 
 python -m benchmarks.pictures
 """
@@ -12,11 +12,12 @@ from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 _WIDTH = 1280
-_COLOURS = 64
+_COLOURS = 256
 _DEVICES = '[devices.nvdla-256]\nbackend = "emulated-npu"\n[devices.nvdla-256.options]\npreset = "nvdla-256"\n'
 _NETWORK = "builtin:squeezenet"
 _PAGES = {
     "run": ("#figures", 1300, (f"npu run {_NETWORK} --no-values --html run.html",)),
+    "layers": ("#layers", 1000, (f"estimate {_NETWORK} --device npu01 --html layers.html",)),
     "compare": (
         "#networks",
         1000,
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def _save(path: Path, png: bytes) -> None:
-    """Write a picture with few colours, which is a third of the size."""
+    """Write a picture with a palette, which is smaller."""
     from PIL import Image
 
     Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS).save(path, optimize=True)

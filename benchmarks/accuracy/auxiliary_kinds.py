@@ -153,5 +153,5 @@ def _score(one: Lut, known: Sequence[Known]) -> Score:
 
 
 def _compared(one: Lut, known: Known, own: NetworkEstimate) -> NetworkTruth:
-    layers = list(zip(cut(known.network, one.rules), own.layers, strict=True))
-    return compare_network(known.network.name, layers, network_probe(known.network).model.names, [known.truth])
+    layers = cut(known.network, one.rules)
+    return compare_network(own, layers, network_probe(known.network).model.names, [known.truth])

@@ -203,7 +203,7 @@ def _figure(target: str, value: float | None, limit: float) -> Reached:
 
 
 def chain_errors(device: str, table: Lut, models: Sequence[str]) -> list[float]:
-    """Return relative errors of the chains above COUNTED_SHARE of their network's time.
+    """Return relative errors of the chains above COUNTED_SHARE of their network's latency.
 
     A layer outside all chains counts as a chain of its own. Empty if the device reports no chains.
     """
@@ -233,6 +233,8 @@ def _errors_of(session: AgentSession, network: Network, table: Lut) -> list[floa
             true_s[touched[0]] += executed.latency_s
     for chain in runtime_graph.chains:
         together.join(sorted({owner[index] for index in chain}))
-    latencies_s = [layer.remainder_s or 0.0 for layer in estimate_network(network, table).layers]
+    known = estimate_network(network, table)
+    latencies_s = [layer.remainder_s or 0.0 for layer in known.layers]
     sums = [(sum(true_s[at] for at in group), sum(latencies_s[at] for at in group)) for group in together.groups()]
-    return [estimated / true - 1 for true, estimated in sums if true > COUNTED_SHARE * truth.makespan_s]
+    least_s = COUNTED_SHARE * (truth.makespan_s + known.overhead_s)
+    return [estimated / true - 1 for true, estimated in sums if true > least_s]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from harness.benchmarking.benchmark_results import Benchmark
 
 _RUNS_OF_P99 = 100
+_UNEVEN = 1.1
+"""The mean latency, as a multiple of the median, from which the throughput misleads without a remark."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ def _show(measured: Benchmark) -> None:
     print_table(*figures_table(measured.networks))
     print_line(f"device: {measured.device}  clock: {', '.join(sorted({one.clock for one in measured.networks}))}")
     print_line(f"machine: {measured.machine}")
+    for one in measured.networks:
+        if one.latency.mean_s > _UNEVEN * one.latency.p50_s:
+            times = f"{one.latency.mean_s / one.latency.p50_s:.1f} times"
+            note(f"{one.label}: a few long runs lower runs/s; the mean latency is {times} the median")
     if any(one.latency.runs < _RUNS_OF_P99 for one in measured.networks):
         note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
     if all(one.peak_bytes is None for one in measured.networks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,14 @@ _WORDS = {"a": "A", "b": "B", "neither": "", None: ""}
 _SIDE_HELP = "Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used."
 
 
+@dataclass(frozen=True)
+class ShownLayers:
+    """Which layers are shown, and with which columns."""
+
+    top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS
+    wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False
+
+
 @spread
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP, autocompletion=arguments.complete_side)],
@@ -37,8 +45,7 @@ def compare(
         list[str] | None, arguments.models_argument(" Default: the networks that both tables were measured with.")
     ] = None,
     *,
-    top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
-    wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
+    shown: ShownLayers,
     reading: Annotated[arguments.ReadingOptions, OnlyFields(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
@@ -77,7 +84,7 @@ def compare(
     else:
         names = side_names(*tables)
         print_line(f"A: {names[0]}    B: {names[1]}")
-        _show(compared, top, wide)
+        _show(compared, shown)
     _require_complete(compared, tables)
 
 
@@ -101,12 +108,12 @@ def _require_complete(compared: TableComparison, tables: tuple[Lut, Lut]) -> Non
 
 def _table(side: str, workspace: Workspace) -> Lut:
     """Return the table that a word of the command names; raises LutNotFound."""
-    from harness.lut.table_choice import open_table
+    from harness.lut.table_choice import PUBLISHED, open_table
 
-    folder = Path(side)
-    if folder.is_dir() or ((workspace.lut / side).is_dir() and "/" in side):
+    folder, is_name = Path(side), "/" in side
+    if folder.is_dir() or (is_name and any((root / side).is_dir() for root in (workspace.lut, PUBLISHED))):
         return open_table(None, folder, workspace)
-    if "/" in side:
+    if is_name:
         step = "`harness lut list` lists the tables"
         raise LutNotFound(f"There is no table {side[:200]}", next_step=step)
     return open_table(side, None, workspace)
@@ -129,7 +136,7 @@ def _uncovered(compared: TableComparison, tables: tuple[Lut, Lut]) -> CoverageEr
     return CoverageError("; ".join(whats), why="\n".join(whys), next_step=step)
 
 
-def _show(compared: TableComparison, top: int, wide: bool) -> None:
+def _show(compared: TableComparison, shown: ShownLayers) -> None:
     if compared.networks:
         rows = [
             (one.name, _latency(one.a_s), _latency(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
@@ -153,7 +160,7 @@ def _show(compared: TableComparison, top: int, wide: bool) -> None:
         head = ("operators", "layers", "A µs", "B µs", "B / A", "A faster", "B faster")
         print_table(head, operators)
         print()
-        _show_layers(compared, top, wide)
+        _show_layers(compared, shown)
     wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
     common = (
         f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
@@ -163,13 +170,13 @@ def _show(compared: TableComparison, top: int, wide: bool) -> None:
     print_line(f"{common if compared.layers else 'no common layers'}; {alone}")
 
 
-def _show_layers(compared: TableComparison, top: int, wide: bool) -> None:
+def _show_layers(compared: TableComparison, shown: ShownLayers) -> None:
     rows: list[Sequence[str]] = []
-    for one in compared.layers[: top or None]:
-        places = (one.key, one.context) if wide else ()
+    for one in compared.layers[: shown.top or None]:
+        places = (one.key, one.context) if shown.wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
         rows.append((one.example, one.op, *places, *times))
-    places = ("key", "context") if wide else ()
+    places = ("key", "context") if shown.wide else ()
     header, left = ("layer", "operators", *places, "A µs", "B µs", "B / A", "faster"), 2 + len(places)
     if not any(row[0] for row in rows):
         header, rows, left = header[1:], [row[1:] for row in rows], left - 1

@@ -32,6 +32,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class EstimateView(LayerView):
+    """Whether and how layers are listed, and whether some may be missing in the table."""
+
+    layers: Annotated[
+        bool, typer.Option("--layers", help="List every layer with multiply-adds and bytes moved; also in --json.")
+    ] = False
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")] = (
+        False
+    )
+
+    @property
+    def lists_layers(self) -> bool:
+        """Whether an option about layers is given."""
+        return self != EstimateView(allow_partial=self.allow_partial)
+
+
+@dataclass(frozen=True)
 class OutputFiles:
     """The files that the command writes."""
 
@@ -39,19 +56,12 @@ class OutputFiles:
     csv: Annotated[Path | None, file_option("--csv", help="Write the layers to this file.")] = None
 
 
-# One parameter for each argument and group of options.
 @spread
 def estimate(
     models: Annotated[list[str] | None, arguments.models_argument()] = None,
     *,
     choice: arguments.TableChoice,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="List every layer with multiply-adds and bytes moved; also in --json.")
-    ] = False,
-    view: LayerView,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
-    ] = False,
+    view: EstimateView,
     files: OutputFiles,
     candidates: Annotated[SpaceOptions, Heading("Options with --space")],
     reading: arguments.ReadingOptions,
@@ -69,11 +79,12 @@ def estimate(
 
     Example: harness estimate --space super.onnx --candidates random:1000000
     """
+    workspace = find_workspace(directory)
     if candidates.space is not None:
-        if models or layers or view != LayerView() or allow_partial or files != OutputFiles():
+        if models or view != EstimateView() or files != OutputFiles():
             step = "Omit networks, --layers, --sort, --top, --wide, --allow-partial, --html and --csv"
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
-        estimate_candidates(candidates, choice, reading, find_workspace(directory), json=json)
+        estimate_candidates(candidates, choice, reading, workspace, json=json)
         return
     if not models or candidates != SpaceOptions():
         step = "Name at least one network, or give --space with --candidates"
@@ -81,12 +92,11 @@ def estimate(
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
 
-    workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, reading.variant)
     read = reading.networks(models, table)
     estimates = NetworkEstimates.of(read, table)
     _write(files, estimates, read, table, workspace)
-    works = _works(read.networks, estimates, table) if layers or view != LayerView() else None
+    works = _works(read.networks, estimates, table) if view.lists_layers else None
     warnings = _warnings(estimates)
     for warning in warnings:
         note(f"warning: {warning}")
@@ -98,14 +108,13 @@ def estimate(
             _show_layers(network, work, view)
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
-    uncovered = None
-    if any(network.unknown for network in estimates):
-        covering = _covering(estimates, models, table, reading)
-        if not allow_partial:
-            uncovered = _uncovered(estimates, table.device + reading.variant.options(), covering)
-        elif covering:
-            note(covering)
-    _raise_for(estimates, uncovered)
+    covering = _covering(estimates, models, table, reading) if _lacking(estimates) else ""
+    if view.allow_partial and covering:
+        note(covering)
+    if view.allow_partial:
+        _require_complete(estimates, None)
+    else:
+        _require_complete(estimates, _step_to_cover(estimates, table, reading, covering))
 
 
 _SHOWN = 10
@@ -229,15 +238,17 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
     show_layers(rows, view, sort="order")
     if 0 < len(network.unknown) < len(network.layers):
         print_line(f"shares are of the known part of the latency, {microseconds(network.covered_latency_s)} µs")
-    print_line(f"overhead of a run: {microseconds(network.overhead_s)} µs")
+    share = network.overhead_s / network.covered_latency_s if network.covered_latency_s > 0 else 0.0
+    print_line(f"overhead of a run: {microseconds(network.overhead_s)} µs, {share:.1%}")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print_line(f"nodes that take no time, {reason}: {count}")
 
 
-def _raise_for(estimates: NetworkEstimates, uncovered: CoverageError | None) -> None:
-    """Raise if networks were refused or layers are unknown; print the second error if there are both."""
+def _require_complete(estimates: NetworkEstimates, step: str | None) -> None:
+    """Raise if networks were refused, or layers are unknown and `step` is given; print the second error of both."""
     from harness.network.network_list import refusals_error
 
+    uncovered = _uncovered(estimates, step) if step is not None and _lacking(estimates) else None
     if estimates.refused_networks:
         if uncovered:
             print_error(uncovered)
@@ -265,7 +276,22 @@ def _lacking(estimates: Sequence[NetworkEstimate]) -> int:
     return sum(len(network.unknown) for network in estimates)
 
 
-def _uncovered(estimates: Sequence[NetworkEstimate], device: str, covering: str) -> CoverageError:
+def _step_to_cover(
+    estimates: Sequence[NetworkEstimate], table: Lut, reading: arguments.ReadingOptions, covering: str
+) -> str:
+    """Return the next step if layers are not in a table; `covering` is the advice of `_covering`."""
+    from harness.network.learnt_weights import is_quantised
+
+    command = f"`harness profile --device {table.device}{reading.variant.options()}`"
+    step = f"run {command} on them and build the table again, or give --allow-partial"
+    if table.is_imported:
+        step = "import a file that also has these layers, or give --allow-partial"
+    elif any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
+        step = f"run {command.removesuffix('`')} --space builtin:int8`, or {step.removeprefix('run ')}"
+    return f"{covering}. Or {step}" if covering else step[0].upper() + step[1:]
+
+
+def _uncovered(estimates: Sequence[NetworkEstimate], step: str) -> CoverageError:
     for network in estimates:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
@@ -273,13 +299,6 @@ def _uncovered(estimates: Sequence[NetworkEstimate], device: str, covering: str)
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in estimates if network.unknown)
     unknown = _lacking(estimates)
-    step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
-    from harness.network.learnt_weights import is_quantised
-
-    if any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
-        step = f"Run `harness profile --device {device} --space builtin:int8`, or{step.removeprefix('Run')}"
-    if covering:
-        step = f"{covering}. Or run{step.removeprefix('Run')}"
     verb = "is" if unknown == 1 else "are"
     return CoverageError(f"{counted(unknown, 'layer')} of {names} {verb} not in the table", next_step=step)
 

@@ -98,6 +98,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
 
 
 def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
+    is_tool = device.backend == "command"
     if status["holder"] is not None:
         yield Check("backend", None, "not started, because a measurement is running")
         return
@@ -105,7 +106,8 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
         with open_session(device) as session:
             facts, clock = session.hello.fingerprint, session.hello.clock
     except BackendError as error:
-        remedy = f"Install the runtime of {device.backend} for the Python of the agent, or correct the device's options"
+        missing = "program" if is_tool else f"runtime of {device.backend} for the Python of the agent"
+        remedy = f"Install the {missing}, or correct the device's options"
         yield Check("backend", False, _found(error), remedy)
         return
     except HarnessError as error:
@@ -115,8 +117,11 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     shown = f" ({settings})" if settings else ""
     yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
     wall = clock == "wall"
-    remedy = "Wall time includes other work: keep the device idle. With threads = 1 on a CPU, CPU time is used instead"
-    yield Check("clock", None if wall else True, clock, remedy if wall else "")
+    other = "With threads = 1 on a CPU, CPU time is used instead"
+    if is_tool:
+        other = 'If the tool reports the time of its own clock, set clock = "device"'
+    remedy = f"Wall time includes other work: keep the device idle. {other}" if wall else ""
+    yield Check("clock", None if wall else True, clock, remedy)
 
 
 def _governor(governor: str) -> Check:

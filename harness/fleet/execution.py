@@ -37,6 +37,7 @@ from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.fusion.cutting import CUTTING
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import PROCESS, check_steady, judge_campaign, phases_of_campaign, process_job
@@ -45,6 +46,7 @@ from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import DONE, Observer, Progress, begin, each_note_once, effort_of, ignore, named, notes_of
 from harness.measure.reference import measure_reference
 from harness.measure.request import ProfileRequest
+from harness.network.effort import compile_effort, products_of_network, side_by_side
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.workspace import Workspace
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """How long our own lease still holds the device after a lost link."""
+_READING = "reading networks"
 _WATCH_SHARE = 0.4
 """The part of a request's budget that is reserved for its watch campaign."""
 _Measurement = Callable[[ProfileOutcome, DeviceRun], ProfileOutcome]
@@ -172,9 +175,11 @@ def _attempt(
 
 def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
     """Read the networks or the space of a request, and return what measures them."""
-    begin(observe, "reading networks", effort_of(len(request.models)))
+    begin(observe, _READING, effort_of(len(request.models)))
     if request.space is None:
         found = reading.networks(request, notes_of(observe))
+        efforts = (compile_effort(products_of_network(network)) for network in found.networks)
+        begin(observe, _READING, effort_of(len(request.models)), ahead={CUTTING: side_by_side(efforts)})
         return lambda bare, run: _measure(bare, run, found)
     from harness.space.space import load_space  # spaces and their predictor take a while to load
 

@@ -16,7 +16,7 @@ from harness.fleet.execution import WaitPolicy, run_request
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.shared_reading import SharedReading
 from harness.fleet.store import now
-from harness.measure.progress import Observer, ignore
+from harness.measure.progress import FAILED, Observer, ignore
 from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
@@ -78,14 +78,16 @@ class LocalEngine:
                 thread.join(_ENDING_S)
 
     def _run(self, request: ProfileRequest, stop: threading.Event, reading: SharedReading) -> ProfileOutcome:
-        started = now()
+        started, observe = now(), self.observer(request)
         try:
-            observe = self.observer(request)
-            return run_request(request, self.workspace, stop=stop, wait=self.wait, observe=observe, reading=reading)
+            found = run_request(request, self.workspace, stop=stop, wait=self.wait, observe=observe, reading=reading)
         except HarnessError as error:  # of the workspace itself: journal or store
-            return ProfileOutcome.failed(request, error, started, 1)
+            found = ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others
-            return ProfileOutcome.failed(request, bug(error), started, 1)
+            found = ProfileOutcome.failed(request, bug(error), started, 1)
+        if found.failure is not None:
+            observe(FAILED)
+        return found
 
 
 def _next(ended: queue.SimpleQueue[ProfileOutcome]) -> ProfileOutcome:

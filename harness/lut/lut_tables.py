@@ -1,6 +1,8 @@
 """What the commands of `harness lut` print of a table, and its overhead in JSON."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -70,10 +72,10 @@ def _a_b_c(fit: Overhead) -> dict[str, Any]:
     return {**{name: one.value for name, one in named.items()}, "intervals": intervals}
 
 
-def overhead_parts(table: Lut, terms: Iterable[str] = OVERHEAD_UNITS) -> Iterator[Part]:
+def overhead_parts(table: Lut, terms: Collection[str] = OVERHEAD_UNITS) -> Iterator[Part]:
     """Yield a, b and c by least squares, then the coefficients `terms` of the fit with further terms.
 
-    For an imported table, yield the values that it states.
+    The other coefficients are only named. For an imported table, yield the values that it states.
     """
     if table.is_imported:
         fit = table.overhead
@@ -92,6 +94,9 @@ def overhead_parts(table: Lut, terms: Iterable[str] = OVERHEAD_UNITS) -> Iterato
         ]
         yield Table(("with further terms, s", "robust", "95 % interval", "least squares"), found)
         yield (("fit", _quality(extended)),)
+        left = [unit for name, unit in OVERHEAD_UNITS.items() if name in extended.least_squares and name not in terms]
+        if left:
+            yield f"further terms, with values in `harness lut show`: {', '.join(left)}"
 
 
 def _coefficient_row(name: str, fitted: Coefficient) -> tuple[str, str, str]:

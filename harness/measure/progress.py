@@ -52,6 +52,8 @@ class Progress:
 
 DONE = Progress("done", 0, 0)
 """The last report of a command that succeeds."""
+FAILED = Progress("failed", 0, 0)
+"""The last report of a job that fails, while others go on."""
 Observer = Callable[[Progress], None]
 
 

@@ -2,8 +2,8 @@
 
 A command reports phases. An earlier run predicts how long each takes, in proportion to its effort, and the whole
 command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
-more, the more of them are done. The cache keeps the newest runs by the name of a command; before the first one, runs
-that are part of the package replace them.
+more, the more of them are done. The cache keeps the newest runs by the name of a command; as long as they are few, one
+that is part of the package counts as well.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from harness import cache
 from harness.measure.progress import Progress
 
 Clock = Callable[[], float]
-_NEWEST = 5
-"""Runs that are kept: devices and hosts change."""
+_NEWEST, _ENOUGH = 5, 3
+"""Runs that are kept, because devices and hosts change, and how many predict without the run of the package."""
 _ERROR, _FARTHEST = 0.35, 6.0
 """The standard error of the logarithm of a predicted time: a factor of 1.4. Beyond so many of them it is the same."""
 _NORMAL = statistics.NormalDist()
@@ -170,14 +170,15 @@ def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str,
 
 
 def earlier_runs(command: str) -> tuple[Run, ...]:
-    """Return the newest runs of a command that the cache holds.
+    """Return the newest runs of a command that the cache holds, and if they are few, also that of the package.
 
-    Before the first one, return the run that the package holds of its first words, or else those on other devices.
+    That is the run of the command's first words; if there is none at all, those on other devices are returned.
     """
     usual = _usual_runs()
     same = tuple(run for name, run in usual.items() if f"{command} ".startswith(f"{name} "))
     alike = tuple(run for name, run in usual.items() if name.split()[0] == command.partition(" ")[0])
-    return _kept_runs(command) or same or alike
+    kept = _kept_runs(command)
+    return kept if len(kept) >= _ENOUGH else (*kept, *same) or alike
 
 
 def _kept_runs(command: str) -> tuple[Run, ...]:

@@ -28,6 +28,7 @@ from harness.nightly.job_queue import JobQueue, Notify, ignore
 from harness.nightly.night_lock import night_lock
 from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, PublishedTable, SetComparison, SetRow
+from harness.nightly.plan_file import in_plan
 from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
 from harness.slowdowns.detection_power import level_of_each
 from harness.workspace import Workspace
@@ -248,7 +249,7 @@ def _item(device: str, failure: Failure, about: str = "") -> AttentionItem:
         kind=failure.kind,
         what=f"{about}{failure.what}",
         why=failure.why,
-        next_step=failure.next_step,
+        next_step=in_plan(failure.next_step),
         exit_code=failure.exit_code,
         trace=failure.trace if failure.exit_code == HarnessError.exit_code else "",
     )

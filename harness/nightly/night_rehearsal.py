@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.errors import UsageError
 from harness.fleet.store import FleetStore
 from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import SetComparison
-from harness.nightly.set_comparison import ComparisonRules, compare_watches, read_watches, watched_sets, watches_of_set
+from harness.nightly.set_comparison import (
+    ComparisonRules,
+    compare_watches,
+    read_watches,
+    subject_id,
+    watched_sets,
+    watches_of_set,
+)
 from harness.slowdowns.adjustment import reference_of
+from harness.slowdowns.findings import Subject
 from harness.slowdowns.watch_series import WatchSeries
 from harness.text import did_you_mean
 from harness.workspace import Workspace
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """A set's last night compared again; `least` is the smallest change of each named subject that the night detects.
+
+    A name may be that of several subjects, such as a layer with and without its context.
+    """
+
+    compared: SetComparison
+    least: Mapping[str, float]
+
+
+def _watched(night: WatchSeries) -> tuple[Subject, ...]:
+    """Return the networks and layers that a night watches."""
+    networks = (Subject("network", one.label) for one in night.probes.values() if one.role == "network")
+    return (*networks, *(layer.subject for layer in night.layers))
+
+
 def watched_names(night: WatchSeries) -> tuple[str, ...]:
     """Return the names of the layers and networks that a night watches, each once."""
-    networks = (one.label for one in night.probes.values() if one.role == "network")
-    return tuple(dict.fromkeys([*networks, *(layer.subject.name for layer in night.layers)]))
+    return tuple(dict.fromkeys(subject.name for subject in _watched(night)))
 
 
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:
@@ -62,7 +86,7 @@ def _added_s(night: WatchSeries, factors: Mapping[str, float]) -> dict[str, floa
 
 def rehearse(
     workspace: Workspace, device: str, factors: Mapping[str, float], rules: ComparisonRules
-) -> tuple[SetComparison, ...]:
+) -> tuple[Rehearsal, ...]:
     """Compare each set's last night on a device with the nights before, with the named subjects slower by factors.
 
     Sets that watch none of the names are left out. No device is contacted and nothing is recorded. Raises UsageError
@@ -80,11 +104,12 @@ def rehearse(
     check_names(factors if known else (), known)
     compared = []
     for name, nights in sets.items():
-        watched = watched_names(nights[-1])
-        own = {one: factor for one, factor in factors.items() if one in watched}
-        if own and len(nights) > 1:
-            altered = [*nights[:-1], slowed(nights[-1], own)]
-            compared.append(compare_watches(device, name, altered, rules, ()))
+        named = [one for one in _watched(nights[-1]) if one.name in factors]
+        if named and len(nights) > 1:
+            altered = slowed(nights[-1], {one.name: factors[one.name] for one in named})
+            found = compare_watches(device, name, [*nights[:-1], altered], rules, ())
+            sizes = [(one.name, found.detectable[at]) for one in named if (at := subject_id(one)) in found.detectable]
+            compared.append(Rehearsal(found, dict(sorted(sizes, key=lambda one: -one[1]))))
     if not compared:
         raise _nothing(workspace, device)
     return tuple(compared)

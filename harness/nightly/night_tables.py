@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from harness.fleet.store import Acceptance
 from harness.nightly.night import JobForecast
-from harness.nightly.night_report import NightReport, SetComparison, by_reason
+from harness.nightly.night_report import DeviceRow, NightReport, by_reason
 from harness.nightly.status import NightStatus
 from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
 
 if TYPE_CHECKING:
+    from harness.fleet.store import Acceptance
+    from harness.nightly.night_rehearsal import Rehearsal
     from harness.nightly.set_history import SetHistory
 
 _DAY_S = 86400.0
@@ -21,19 +23,22 @@ _MOST_NAMES = 6
 
 
 def report_parts(report: NightReport) -> Iterator[Part]:
-    """Yield the result of each set, table and comparison, and what needs attention."""
+    """Yield the result of each set, table and comparison, and what needs attention; each reason once."""
+    shown_below = {item.what for item in report.attention}
     rows = [
-        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", reason)
         for device in report.devices
         for row in device.sets
+        for reason in ["" if row.reason in shown_below else row.reason]
     ]
-    yield Table(("device", "health", "set", "status", "on the device s", "why"), rows, left=4)
+    header = ("device", "health", "set", "status", "on the device s", "why")
+    width = len(header) if any(row[-1] for row in rows) else -1
+    yield Table(header[:width], [row[:width] for row in rows], left=4)
     machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
     for machine, names in by_reason(machines).items():
         yield f"machine: {machine} ({_several(names)})"
     for device in report.devices:
-        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
-        yield f"{device.device}  table {device.published.table or 'none'}{kept}"
+        yield f"{device.device}  table {device.published.table or 'none'}{_kept(device)}"
     for change in report.changes:
         accepted = f" (accepted: {change.accepted})" if change.accepted else ""
         yield f"{change.device}: {change.summary}{accepted}"
@@ -41,9 +46,18 @@ def report_parts(report: NightReport) -> Iterator[Part]:
         yield f"not compared: {_several(names)}: {reason}"
     for item in report.attention:
         where = f"{item.device}: " if item.device else ""
-        yield f"needs attention: {where}{item.what}. {item.why}"
+        yield f"needs attention: {where}{item.what}{item.why and f'. {item.why}'}"
         if item.next_step:
             yield f"  next: {item.next_step}"
+
+
+def _kept(device: DeviceRow) -> str:
+    """Return why a device keeps its table, without a reason that its sets already have."""
+    because = device.published.kept_because
+    shown = next((row.reason for row in device.sets if row.reason and because.endswith(row.reason)), "")
+    new = because.removesuffix(shown).removesuffix(": ")
+    state = "" if not because else "  kept" if device.published.table else "  none made"
+    return f"{state}: {new}" if new else state
 
 
 def _several(names: Sequence[str]) -> str:
@@ -135,24 +149,17 @@ def accepted_table(accepted: Sequence[Acceptance]) -> Table:
     return Table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
 
 
-def _is_of(name: str, subject: str) -> bool:
-    """Return whether a subject of a `SetComparison` is the network of this name, or the layer in any context."""
-    _, _, rest = subject.partition(" ")
-    return rest == name or rest.startswith((f"{name} (", f"{name} in "))
-
-
-def rehearsal_table(compared: Sequence[SetComparison], factors: Mapping[str, float]) -> Table:
+def rehearsal_table(rehearsed: Sequence[Rehearsal], factors: Mapping[str, float]) -> Table:
     """Return what a report would list of each subject with a factor, and what it can detect."""
     rows = []
-    for one in compared:
-        listed = {change.name: change for change in one.changes if change.state != "passed"}
+    for one in rehearsed:
+        listed = {change.name: change for change in one.compared.changes if change.state != "passed"}
         for name, factor in factors.items():
             change = listed.get(name)
-            sizes = [size for subject, size in one.detectable.items() if _is_of(name, subject)]
-            invented, least = signed_percent(factor - 1), signed_percent(min(sizes)) if sizes else ""
+            invented, least = signed_percent(factor - 1), signed_percent(one.least[name]) if name in one.least else ""
             found = ("not found", "", "")
             if change is not None:
                 found = (signed_percent(change.change), milliseconds(change.before_s), milliseconds(change.after_s))
-            rows.append((one.set, name, invented, *found, least))
+            rows.append((one.compared.set, name, invented, *found, least))
     header = ("set", "subject", "invented", "found", "before ms", "now ms", "detectable from")
     return Table(header, rows, left=2)

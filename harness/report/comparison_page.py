@@ -36,11 +36,11 @@ def write_comparison(
     ]
     names = _names(before, after)
     facts: Facts = (
-        ("common layers", f"{changes.common:,}"),
+        ("common entries: a layer in a context", f"{changes.common:,}"),
         ("changed by more than 2 % and three standard errors", f"{len(changes.changed):,}"),
-        (f"only in {names[0]}", f"{len(changes.removed):,}"),
-        (f"only in {names[1]}", f"{len(changes.added):,}"),
-        ("sum over common layers", signed_percent(changes.total_ratio - 1)),
+        (f"entries only in {names[0]}", f"{len(changes.removed):,}"),
+        (f"entries only in {names[1]}", f"{len(changes.added):,}"),
+        ("sum over common entries", signed_percent(changes.total_ratio - 1)),
     )
     content = page(
         _TEMPLATE,

@@ -31,6 +31,7 @@ from harness.network.keyed_reading import content_of
 from harness.network.model_references import ModelReference, is_builtin, model_path
 from harness.network.network import Network
 from harness.network.reading.limits import COMPARING, Limits, too_much_memory
+from harness.network.reading.network_boundary import is_choice
 from harness.version import VERSION
 
 _SECONDS = 1.5
@@ -133,6 +134,7 @@ def _run_both(reference: ModelReference, network: Network, sent: AssembledModel)
             "inputs": [
                 {"spec": spec.wire(), "file": name} for spec, name in zip(sent.inputs, network.inputs, strict=True)
             ],
+            "given": _given(network),
             "seconds": _SECONDS,
             "fewest": _FEWEST_PAIRS,
             "tolerance": TOLERANCE,
@@ -148,6 +150,16 @@ def _run_both(reference: ModelReference, network: Network, sent: AssembledModel)
             return replace(again, interval=(min(ends), max(ends)))
         except (OSError, subprocess.TimeoutExpired, ValueError) as error:
             return FileComparison(None, reason=f"the host could not run it: {reason_of(error)}"[:300])
+
+
+def _given(network: Network) -> dict[str, tuple[str, Sequence[int], int]]:
+    """Return type, shape and value of the file's inputs that `--dim` made constant."""
+    known = ((name, network.constants.get(name)) for name in sorted(network.symbols))
+    return {
+        name: (one.type.dtype, one.type.shape, int(one.value.item()))
+        for name, one in known
+        if one is not None and one.value is not None and is_choice(one.type)
+    }
 
 
 def _pairs(task: Mapping[str, Any], limits: Limits | None) -> list[tuple[float, float]]:

@@ -14,10 +14,11 @@ from harness.device.session import Truth
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
-from harness.lut.table_choice import TableReference, open_lut
+from harness.lut.table_choice import TableReference, is_published, open_lut
 from harness.measure.calls import DeviceCall, Reading
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.noise.campaign_noise import judge_processes
+from harness.measure.noise.machine_noise import EMULATED
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, effort_of, notes_of, steps_of
 from harness.measure.summary import summarise
@@ -91,12 +92,14 @@ def validate(call: ValidationCall) -> Validation:
     begin(observe, "reading networks", effort_of(len(references)))
     read = call.read(references, note)
     work = compile_effort if table.clock == "device" else run_effort
-    efforts = (work(products_of_network(network)) for network in read.networks)
+    efforts = [work(products_of_network(network)) for network in read.networks]
     begin(observe, "estimating", effort_of(sum(efforts)))
     cases, uncovered = _cases(read.networks, table, call.naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    rules = {case.whole.id: StoppingRule(*case.covered, call.policy.target, call.processes) for case in cases}
+    if _are_compiled(cases, table):
+        begin(observe, "estimating", effort_of(sum(efforts)), ahead={"measuring 1": 0.0})
+    rules = {case.whole.id: case.stopping_rule(call.policy.target, call.processes) for case in cases}
     plan = ProcessPlan(validation_plan(cases), rules, call.policy, call.layers, strict, call.wait_s, call.variant)
     measured = measure_processes(table, workspace, plan, observe, call.stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
@@ -116,6 +119,12 @@ def validate(call: ValidationCall) -> Validation:
     keep_validation(workspace, references, call.dims or {}, found)
     observe(DONE)
     return found
+
+
+def _are_compiled(cases: Sequence[NetworkCase], table: Lut) -> bool:
+    """Return whether the emulated device has probably compiled all networks before: when the table was measured."""
+    is_own = table.fingerprint.get("runtime") == EMULATED and not is_published(table)
+    return is_own and all(case.estimated.coverage["measured"] == len(case.estimated.layers) for case in cases)
 
 
 def _cases(networks: Sequence[Network], table: Lut, naive: bool) -> tuple[list[NetworkCase], list[RefusedNetwork]]:
@@ -173,8 +182,8 @@ def _report_oracle(
         return None
     compared = [
         compare_network(
-            case.network.name,
-            list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
+            case.estimated,
+            cut(case.network, table.rules),
             case.whole.model.names,
             [truths[case.whole.id] for truths in processes if case.whole.id in truths],
         )

@@ -7,6 +7,7 @@ differs from process to process. Code that measures or builds tables never reads
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 
+if TYPE_CHECKING:
+    from harness.estimation.network_estimate import NetworkEstimate
+
 COUNTED_SHARE = 0.01
-"""The summary omits layers that take less than this share of their network's time."""
+"""The summary omits layers that take less than this share of their network's latency."""
 LONG_LAYER_S = 50e-6
 """The summary gives a separate mean error for longer layers."""
 _HIGH = 0.95
@@ -38,8 +42,9 @@ class CoefficientTruth:
 class LayerTruth:
     """One layer, or several that the device executes as one, in their network.
 
-    `error` is (estimated - true) / true, None if the true time is zero; `share` is the fraction of the time that the
-    device works on the network. `processes_s` are the times that separate processes reported; `true_s` is their mean.
+    `error` is (estimated - true) / true, None if the true time is zero; `share` is the fraction of the network's
+    latency, the estimated overhead included, as in estimates. `processes_s` are the times that separate processes
+    reported; `true_s` is their mean.
     """
 
     name: str
@@ -70,7 +75,7 @@ class OracleReport:
     """Errors of the fitted a, b, c and of every layer's estimate.
 
     `overhead` is empty if the device does not report a, b and c. `median_error` and `p95_error` are over the absolute
-    errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
+    errors of the `counted` layers, those above COUNTED_SHARE of their network's latency. Over all layers,
     `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and `mean_error_long`
     the mean absolute error of those longer than LONG_LAYER_S. Each is None if there is no such layer.
     `repeatability` is the time-weighted difference of one process's report from the mean of the others', over all
@@ -93,7 +98,7 @@ class OracleReport:
 
 
 def compare_network(
-    name: str, layers: Sequence[tuple[Layer, LayerEstimate]], names: EmittedNames, truths: Sequence[Truth]
+    estimated: NetworkEstimate, layers: Sequence[Layer], names: EmittedNames, truths: Sequence[Truth]
 ) -> NetworkTruth:
     """Compare each layer's estimate with the device's time for the nodes of that layer, the mean over `truths`.
 
@@ -101,7 +106,7 @@ def compare_network(
     layers that one device layer spans are compared together. `names` are those of the model sent to the device.
     Raises ProtocolError if the device names a node that the model does not have.
     """
-    owner = {node.index: at for at, (layer, _) in enumerate(layers) for node in layer.graph.nodes}
+    owner = {node.index: at for at, layer in enumerate(layers) for node in layer.graph.nodes}
     together = DisjointSets(range(len(layers)))
     true_s = np.zeros((len(truths), len(layers)))
     unassigned_s = 0.0
@@ -117,11 +122,13 @@ def compare_network(
             else:
                 unassigned_s += executed.latency_s / len(truths)
     makespan_s = statistics.fmean(truth.makespan_s for truth in truths)
+    whole_s = makespan_s + max(0.0, estimated.overhead_s)
     compared = [
-        _compare([layers[at][1] for at in group], tuple(map(float, true_s[:, group].sum(axis=1))), makespan_s)
+        _compare([estimated.layers[at] for at in group], tuple(map(float, true_s[:, group].sum(axis=1))), whole_s)
         for group in map(list, together.groups())
     ]
-    return NetworkTruth(name, makespan_s, sum(one.estimated_s for one in compared), unassigned_s, tuple(compared))
+    estimated_s = sum(one.estimated_s for one in compared)
+    return NetworkTruth(estimated.name, makespan_s, estimated_s, unassigned_s, tuple(compared))
 
 
 def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth]) -> OracleReport:
@@ -164,7 +171,7 @@ def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTr
     return {name: CoefficientTruth(true, value, _error(value, true)) for name, (true, value) in pairs.items()}
 
 
-def _compare(estimates: Sequence[LayerEstimate], processes_s: tuple[float, ...], makespan_s: float) -> LayerTruth:
+def _compare(estimates: Sequence[LayerEstimate], processes_s: tuple[float, ...], whole_s: float) -> LayerTruth:
     true_s = statistics.fmean(processes_s)
     estimated_s = max(0.0, sum(one.remainder_s or 0.0 for one in estimates))
     return LayerTruth(
@@ -172,7 +179,7 @@ def _compare(estimates: Sequence[LayerEstimate], processes_s: tuple[float, ...],
         op=" + ".join(one.op for one in estimates),
         true_s=true_s,
         estimated_s=estimated_s,
-        share=true_s / makespan_s if makespan_s else 0.0,
+        share=true_s / whole_s if whole_s else 0.0,
         error=_error(estimated_s, true_s),
         processes_s=processes_s,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from harness import cache
 from harness.cli.terminal.progress import LineOfJobs, ProgressLine, about
-from harness.measure.progress import DONE, Progress
+from harness.measure.progress import DONE, FAILED, Progress
 
 
 class _Clock:
@@ -94,3 +94,5 @@ def test_jobs_share_a_line_of_the_one_that_takes_longest(clock: _Clock) -> None:
     assert jobs.text == "about 30 s left, 25%: two, vision and 1 more: measuring, batch 2 of 4"
     long(DONE)
     assert jobs.text == "about 10 s left, 50%: one, vision: measuring, batch 2 of 2"
+    short(FAILED)
+    assert jobs.text == ""

@@ -49,6 +49,7 @@ def test_an_empty_folder_has_estimates(tmp_path: Path) -> None:
     assert data["published"] and data["lut"] in found.stdout and 0 < low < network["latency_s"] < high
     assert sum(network["coverage"].values()) == len(network["layers"]) and not network["coverage"]["unknown"]
     assert harness("estimate", NETWORK, "--lut", data["lut"], "--json").data["networks"] == data["networks"]
+    assert harness("compare", "npu01", data["lut"], NETWORK, "--json").data["networks"][0]["ratio"] == 1
     assert not harness.state()
 
 

@@ -226,14 +226,17 @@ def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_run_of_the_package_predicts_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its first run, a command on a built-in device has one earlier run, on another device those of all."""
+    """A command on a built-in device has an earlier run, on another device those of all; three own ones suffice."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     (here,), everywhere = earlier_runs("profile npu01 a.onnx"), earlier_runs("profile board")
     assert "cutting chains" in {one.name for one in here}
     assert len(everywhere) > 1
     assert here in everywhere
-    keep_run("profile npu01", (PhaseTime("measuring", 3.0, 3.0),))
-    assert [run[0].seconds for run in earlier_runs("profile npu01")] == [3.0]
+    for number in range(1, 4):
+        keep_run("profile npu01", (PhaseTime("measuring", 3.0, 3.0),))
+        known = earlier_runs("profile npu01")
+        assert [run[0].seconds for run in known[:number]] == [3.0] * number
+        assert known[number:] == ((here,) if number < 3 else ())
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -246,8 +249,6 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
             earlier = [one.run for one in (runs[:1] if is_first else runs[max(0, number - 5) : number])]
             found[path.relative_to(RECORDED).as_posix(), number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
-    unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/progress.md
-    assert unlike <= {("profile_npu01.json", 1)}, found
-    assert min(found.values()) >= 0.6, found
+    assert min(found.values()) >= 0.7, found  # limits in docs/progress.md
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.9, found

@@ -8,7 +8,6 @@ from night_lab import NIGHT, Lab, PretendEngine, unreachable
 
 from harness.fleet.store import FleetStore
 from harness.nightly.night_report import AttentionItem, Change, NightReport, SetComparison, SetRow, gravest
-from harness.nightly.night_tables import rehearsal_table
 from harness.nightly.set_comparison import was_reported
 from harness.nightly.status import night_status
 from harness.workspace import Workspace
@@ -74,11 +73,3 @@ def test_keys_of_a_report_are_the_names_of_its_fields() -> None:
     assert {*data} == keys | {"exit_code", "regressions", "improvements"}
     assert data["attention"][0]["kind"] == "disk" and data["regressions"] == data["compared"][0]["changes"]
     assert data["regressions"][0]["summary"] == "slower" and data["exit_code"] == 7
-
-
-def test_a_rehearsal_counts_only_what_has_the_name() -> None:
-    """The smallest detectable change is that of the named layer or network, also if other names begin with its name."""
-    detectable = {"layer n5 (Conv) in ab": 0.03, "layer n5 (Conv, alone) in ab": 0.02, "layer n51 (Conv) in ab": 0.01}
-    compared = SetComparison("d", "s", 1, False, {**detectable, "network n5x": 0.005, "network net": 0.04})
-    rows = rehearsal_table([compared], {"n5": 1.1, "net": 1.2}).rows
-    assert [(row[1], row[-1]) for row in rows] == [("n5", "+2.0%"), ("net", "+4.0%")]

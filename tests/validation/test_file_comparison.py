@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 from nullbench import build_network
 
@@ -72,3 +74,26 @@ def test_a_file_that_does_not_differ_is_not_run_again(tmp_path: Path, monkeypatc
     assert other.differs and left == 1
     other, left = compared(tmp_path, monkeypatch, EQUAL, widths=(8, 16))
     assert not other.differs and left == 0
+
+
+def test_an_input_that_a_dimension_option_gave_a_value_is_compared(tmp_path: Path) -> None:
+    """The file runs with the values that `--dim` gives its scalar inputs, which what is sent no longer has."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        switched (float[n, 64] x, bool on, int64[1] rows) => (float[k, n] y)
+        {
+            factor = Constant <value = float {2.0}> ()
+            one = Constant <value = float {1.0}> ()
+            scale = Where (on, factor, one)
+            columns = Constant <value = int64[1] {-1}> ()
+            shape = Concat <axis = 0> (rows, columns)
+            scaled = Mul (x, scale)
+            y = Reshape (scaled, shape)
+        }
+    """
+    path = tmp_path / "switched.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    network = load_network(str(path), {"n": 8, "on": 1, "rows": 64})
+    assert network.inputs == ("x",)
+    found = compare_with_file(str(path), network, assemble_network(network))
+    assert found.ratio is not None, found.reason

@@ -10,6 +10,7 @@ from nullbench import build_network
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.layer_estimates import LayerEstimate
+from harness.estimation.network_estimate import NetworkEstimate
 from harness.latency.overhead import Coefficient, Overhead
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
@@ -17,6 +18,7 @@ from harness.network.model_references import load_network
 from harness.probe.probe import network_probe
 from harness.validation.oracle_comparison import LayerTruth, NetworkTruth, compare_network, report_truth
 
+OVERHEAD_S = 1e-3
 OPS = ["Conv+Relu", "Conv+Relu", "Conv+Relu", "GlobalAveragePool", "Flatten", "Gemm"]
 
 
@@ -28,11 +30,12 @@ class Compared:
         self.layers = cut(network, DEFAULT_RULES)
         self.names = network_probe(network).model.names
         self.emitted = {index: name for name, index in self.names.nodes.items()}
-        self.estimates = [
+        estimates = tuple(
             LayerEstimate(layer.name, layer.op, layer.key.digest, own_s, 1e-5, "measured", remainder_s=own_s)
             for at, layer in enumerate(self.layers)
             for own_s in [(latencies_s or {}).get(at, 1e-3)]
-        ]
+        )
+        self.estimate = NetworkEstimate("net", None, None, 0.0, OVERHEAD_S, {}, estimates, ())
 
     def nodes(self, *layers: int, part: slice = slice(None)) -> tuple[str, ...]:
         """Return the names, in the model sent to the device, of the nodes of these layers."""
@@ -49,11 +52,14 @@ class Compared:
         for executed in processes:
             reported = tuple(TrueLayer(f"layer {at}", nodes, time_s) for at, (nodes, time_s) in enumerate(executed))
             truths.append(Truth(None, sum(one.latency_s for one in reported), reported))
-        return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truths)
+        return compare_network(self.estimate, self.layers, self.names, truths)
 
 
 def test_a_layer_is_compared_with_the_mean_over_processes(tmp_path: Path) -> None:
-    """The true time is the mean of what processes report, and their difference is the floor of layers."""
+    """The true time is the mean of what processes report, and their difference is the floor of layers.
+
+    The share of a layer is of the network's latency, the overhead included.
+    """
     compared = Compared(tmp_path)
     quick = [(compared.nodes(at), 1e-3) for at in range(6)]
     slow = [(compared.nodes(at), 3e-3 if at == 0 else 1e-3) for at in range(6)]
@@ -61,6 +67,7 @@ def test_a_layer_is_compared_with_the_mean_over_processes(tmp_path: Path) -> Non
     assert [layer.true_s for layer in found.layers] == pytest.approx([2e-3, *[1e-3] * 5])
     assert found.layers[0].processes_s == pytest.approx((1e-3, 3e-3))
     assert found.true_s == pytest.approx(7e-3)
+    assert [layer.share for layer in found.layers] == pytest.approx([2 / 8, *[1 / 8] * 5])
     overhead = _overhead(a=2e-10, b=1e-12, c=1e-4)
     assert report_truth(overhead, PROFILE, [found]).repeatability == pytest.approx(2 / 7)
     assert report_truth(overhead, PROFILE, [compared(*quick)]).repeatability is None
@@ -83,7 +90,7 @@ def test_layers_are_compared_one_by_one(tmp_path: Path) -> None:
     assert [layer.op for layer in found.layers] == OPS
     for layer in found.layers:
         assert (layer.true_s, layer.estimated_s) == (2e-3, 1e-3)
-        assert (layer.error, layer.share) == (pytest.approx(-0.5), pytest.approx(1 / 6))
+        assert (layer.error, layer.share) == (pytest.approx(-0.5), pytest.approx(2 / 13))
     assert (found.true_s, found.unassigned_s) == (pytest.approx(12e-3), 0)
     assert found.estimated_s == pytest.approx(6e-3)
 

@@ -78,7 +78,7 @@ def build(
         what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
         print_line(f"{table.path}  {what}")
         print_report(list(overhead_parts(table, A_B_C.values())))
-        note("`harness lut show` lists all terms of the fit, and the layers")
+        note("`harness lut show` lists the layers")
         for warning in warnings_of(table):
             note(warning)
 
@@ -163,7 +163,7 @@ def diff(
     if changes.changed:
         print_report([changes_table(changes)])
     print_line(
-        f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
+        f"{len(changes.changed)} of {changes.common} common entries changed; {len(changes.added)} added,"
         f" {len(changes.removed)} removed; in total {signed_percent(changes.total_ratio - 1)}"
     )
     for name, (was, is_now) in changes.fingerprint.items():

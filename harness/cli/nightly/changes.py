@@ -122,20 +122,16 @@ def try_slower(
 
     workspace = find_workspace(directory)
     settings = _settings(workspace)
-    found = rehearse(
-        workspace,
-        device or workspace.default_device,
-        factors,
-        ComparisonRules(settings.keep, settings.threshold, LEVEL),
-    )
+    rules = ComparisonRules(settings.keep, settings.threshold, LEVEL)
+    found = rehearse(workspace, device or workspace.default_device, factors, rules)
     if json:
-        print_json(compared=json_data(found))
+        print_json(compared=json_data([one.compared for one in found]))
         return
     from harness.nightly.night_tables import rehearsal_table
 
     print_report([rehearsal_table(found, factors)])
     for one in found:
-        for change in one.changes:
+        for change in one.compared.changes:
             if change.state != "passed" and change.name not in factors:
                 note(f"Also listed: {printable(change.summary, 300)}")
 

@@ -32,8 +32,7 @@ def compile_command(
     ] = False,
     *,
     compiler: Annotated[Options, Heading("Options of the compiler")],
-    dim: arguments.Dims = None,
-    activation: arguments.Activations = None,
+    network: arguments.NetworkOptions,
     json: arguments.Json = False,
 ) -> None:
     """Compile a network to a binary program without the weights.
@@ -48,7 +47,7 @@ def compile_command(
     from harness.npu.run.run_fields import compile_fields
     from harness.npu.run.run_tables import compile_tables
 
-    made = compile_reference(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    made = compile_reference(model, machine, compiler, *network.read, note)
     cycles = setup_cycles(LoadedProgram.of(made))
     if output is not None:
         write_result(output, made.compiled.program.to_bytes())

@@ -17,8 +17,7 @@ def disassemble_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
     compiler: Annotated[Options, Heading("Options of the compiler")],
-    dim: arguments.Dims = None,
-    activation: arguments.Activations = None,
+    network: arguments.NetworkOptions,
     json: arguments.Json = False,
 ) -> None:
     """Print the instructions of a network or program file.
@@ -30,7 +29,7 @@ def disassemble_command(
     from harness.npu.listing import as_comments, listing
     from harness.npu.loading import load
 
-    loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    loaded = load(model, machine, compiler, *network.read, note)
     program = loaded.program
     text, setup = listing(program), listing(program.setup)
     if json:

@@ -47,8 +47,7 @@ def run_command(
     *,
     compiler: Annotated[Options, Heading("Options of the compiler")],
     shown: RowOptions,
-    dim: arguments.Dims = None,
-    activation: arguments.Activations = None,
+    network: arguments.NetworkOptions,
     json: arguments.Json = False,
 ) -> None:
     """Run a network on one core of the emulated NPU.
@@ -70,7 +69,7 @@ def run_command(
     from harness.npu.run.run_tables import run_tables
 
     options.check(compiler)
-    loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    loaded = load(model, machine, compiler, *network.read, note)
     run = run_on_one_core(loaded, options, note)
     if files.csv is not None:
         write_csv(files.csv, layer_rows(run))

@@ -207,6 +207,19 @@ Threads = Annotated[
 
 
 @dataclass(frozen=True)
+class NetworkOptions:
+    """The dimensions and activations of a network that the emulated NPU compiles."""
+
+    dim: Dims = None
+    activation: Activations = None
+
+    @property
+    def read(self) -> tuple[dict[str, int], Sequence[str]]:
+        """The values of dimensions, and the tables of activations; raises UsageError."""
+        return parse_dims(self.dim), self.activation or ()
+
+
+@dataclass(frozen=True)
 class ReadingOptions:
     """How a command reads its networks, and the threads that it concerns."""
 

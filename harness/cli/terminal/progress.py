@@ -14,7 +14,7 @@ from types import FrameType
 
 from harness.cli.terminal.output import note, note_from_signal
 from harness.errors import Interrupted
-from harness.measure.progress import DONE, Observer, Progress, effort_of
+from harness.measure.progress import DONE, FAILED, Observer, Progress, effort_of
 from harness.measure.time_left import Clock, TimeLeft, earlier_runs, keep_run
 from harness.parallel import pausable
 from harness.text import printable
@@ -195,7 +195,7 @@ class _PlainLines:
             return
         self._line.see(progress)
         now_s = time.monotonic()
-        if now_s >= self._due_s and progress != DONE:
+        if now_s >= self._due_s and progress not in (DONE, FAILED):
             self._due_s = now_s + LINE_EVERY_S
             note(self._line.text)
 
@@ -224,9 +224,10 @@ class ProgressLine:
 
     def see(self, progress: Progress) -> None:
         """Take over the newest progress; the times of a run that is done are kept."""
-        if progress == DONE:
-            keep_run(self.command, self._time.run)
+        if progress in (DONE, FAILED):
             self._is_done = True
+            if progress == DONE:
+                keep_run(self.command, self._time.run)
             return
         if self._is_done:
             self._is_done, self.before_s = False, 0.0

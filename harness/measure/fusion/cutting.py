@@ -34,7 +34,7 @@ from harness.version import VERSION
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 _RULES = TypeAdapter(tuple[FusionRule, ...])
 
-_CUTTING, _EXAMPLES, _CHAINS, PLANNING = "cutting networks", "cutting examples", "cutting chains", "planning probes"
+CUTTING, _EXAMPLES, _CHAINS, PLANNING = "cutting networks", "cutting examples", "cutting chains", "planning probes"
 """Phases of a command."""
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
@@ -63,8 +63,8 @@ def cut_as_reported(
     efforts = [compile_effort(probe.model.products) for probe in probes]
     effort, following = side_by_side(efforts), sum(efforts)
     is_new = _kept_rules(_cache_key(session)) is None
-    begin(observe, _CUTTING, effort, ahead={_EXAMPLES: float(is_new), _CHAINS: following, PLANNING: following})
-    cutting = in_phase(observe, _CUTTING, effort)
+    begin(observe, CUTTING, effort, ahead={_EXAMPLES: float(is_new), _CHAINS: following, PLANNING: following})
+    cutting = in_phase(observe, CUTTING, effort)
     prepare(session, probes, cutting, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
@@ -187,7 +187,7 @@ def refuse_unplaced(run: DeviceRun, networks: Sequence[Network], refuse: Refuse)
 
     Probes of such a network would only show that layers are missing.
     """
-    observe = in_phase(run.observe, _CUTTING)
+    observe = in_phase(run.observe, CUTTING)
     for number, network in enumerate(networks if "placement" in run.session.hello.reveals else ()):
         _check_stop(run.stop)
         observe(Progress(f"loading {network.name}", number, len(networks)))

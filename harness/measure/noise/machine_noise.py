@@ -33,7 +33,7 @@ MOST_TAKEN = 0.25
 _LEAST_WINDOW_S = 1.0
 """Processor time over which counters of a hundredth of a second mean something."""
 _MOST_TASKS = 1e6
-_EMULATED = "emulated-npu"
+EMULATED = "emulated-npu"
 _SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693, 0.9727)
 """The mean standard deviation of 2, 3, … normal values, as a fraction of the true one."""
 _SMALL_SAMPLE_MAD = (0.838, 0.672, 0.734, 0.822, 0.839, 0.878, 0.886, 0.908)
@@ -165,7 +165,7 @@ def judge(
     Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
     clocks only. An emulated device has no other work.
     """
-    is_emulated = fingerprint.get("runtime") == _EMULATED
+    is_emulated = fingerprint.get("runtime") == EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load
     resolution = spreads.resolution(of_networks=of_networks)
     if load.slowdown:  # no spread shows a steady load

@@ -112,3 +112,11 @@ def test_any_text_is_described_or_refused(text: str, start: str) -> None:
 def test_real_layers_are_described() -> None:
     """All layers of real networks have features: no check refuses what the program itself writes."""
     assert all(describe(key) is not None for key in layer_signatures())
+
+
+@given(text=st.text("k1|x0:float32[]->t,Conv(){}c=/.-23", max_size=60))
+def test_other_text_is_refused(text: str) -> None:
+    """Any text gives None or a layer, never an error."""
+    layer = describe(f"k1|{text}")
+    assert layer is None or layer.moved_bytes > 0
+    assert describe(f"k0|{text}") is None

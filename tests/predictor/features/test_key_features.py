@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from layer_keys import described, window
 
 from harness.network.layers import cut
 from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import classes_of, code_of
+from harness.predictor.features.layer_features import code_of
 
 _NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[8]){}"
 
@@ -431,21 +430,6 @@ def test_every_layer_of_a_network_is_described(name: str) -> None:
     assert len(layers) == len(network.nodes)
     products = sum(layer.op in ("Conv", "Gemm", "MatMul") for layer in cut(network, ()))
     assert sum(layer.operator.startswith("mac/") for layer in layers) == products
-
-
-@given(text=st.text("k1|x0:float32[]->t,Conv(){}c=/.-23", max_size=60))
-def test_other_text_is_refused(text: str) -> None:
-    """Any text gives None or a layer, never an error."""
-    layer = describe(f"k1|{text}")
-    assert layer is None or layer.moved_bytes > 0
-    assert describe(f"k0|{text}") is None
-
-
-def test_classes_from_coarse_to_fine() -> None:
-    """Every beginning of a path is a class, and the third level names the code."""
-    assert classes_of("mac/conv/dense/Relu") == ("mac", "mac/conv", "mac/conv/dense", "mac/conv/dense/Relu")
-    assert code_of("mac/conv/dense/Relu/Concat") == "mac/conv/dense"
-    assert code_of("Conv") == "Conv"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ import pytest
 from convolutions import convolution
 
 from harness.errors import UsageError
-from harness.predictor.features.layer_features import TrainingExample, channelwise, matrix_product
+from harness.predictor.features.layer_features import (
+    TrainingExample,
+    channelwise,
+    classes_of,
+    code_of,
+    matrix_product,
+)
 
 
 def test_a_convolution_by_hand() -> None:
@@ -60,3 +66,10 @@ def test_an_example_needs_a_positive_finite_time(latency_s: float) -> None:
     """A latency that is zero, negative or not finite is refused."""
     with pytest.raises(UsageError, match="finite time"):
         TrainingExample(matrix_product(rows=1, depth=1, columns=1), latency_s)
+
+
+def test_classes_from_coarse_to_fine() -> None:
+    """Every beginning of a path is a class, and the third level names the code."""
+    assert classes_of("mac/conv/dense/Relu") == ("mac", "mac/conv", "mac/conv/dense", "mac/conv/dense/Relu")
+    assert code_of("mac/conv/dense/Relu/Concat") == "mac/conv/dense"
+    assert code_of("Conv") == "Conv"
