@@ -1,7 +1,5 @@
 """What the commands of `harness lut` print of a table, and its overhead in JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -36,7 +36,6 @@ from harness.settings import VALIDATION_PROCESSES
 from harness.validation.file_comparison import compare_with_file, openings, runs_s
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.results import NetworkValidation, Validation, keep_validation, validation_of
-from harness.validation.stopping_rule import StoppingRule
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,

@@ -4,6 +4,8 @@ An emulated device reports the true times; a runtime reports its own profile, th
 differs from process to process. Code that measures or builds tables never reads either.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
