@@ -13,6 +13,8 @@ from harness.errors import HarnessError, UnsupportedNetwork
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.5
 _WAIT_S = 0.1
+FEWER_CORES = "Build the table again with fewer cores, as with taskset"
+"""What helps a fit whose process ended early."""
 
 _work: Callable[[int], Any] | None = None
 """What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""

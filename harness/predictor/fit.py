@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.errors import HarnessError, UsageError
-from harness.parallel import cores, may_fork, results
+from harness.parallel import FEWER_CORES, cores, may_fork, results
 from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import index_of, layer_arrays
 from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatures, TrainingExample
@@ -86,10 +86,9 @@ def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibra
     before = _TILING_STEPS * own
     steps = before + own
     jobs = cores() if len(training.arrays) >= _LEAST_SHARED and may_fork() else 1
-    step = "Build the table again with fewer cores, as with taskset"
     progress(before, steps)
     for one in results(
-        lambda at: training.held_out(parts[at], everything), len(parts), jobs, next_step=step, error=HarnessError
+        lambda at: training.held_out(parts[at], everything), len(parts), jobs, next_step=FEWER_CORES, error=HarnessError
     ):
         held_out.append(one)
         progress(before + len(held_out), steps)

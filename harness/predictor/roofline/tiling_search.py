@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
+from harness.errors import HarnessError
+from harness.parallel import FEWER_CORES, cores, may_fork, results
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling, work_on_map
 from harness.predictor.roofline.roofline import Roofline
@@ -37,6 +39,8 @@ _PRODUCT_SHARES = (0.0, 0.125, 0.5, 1.0)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
 _FEWEST_JUDGED = 5
+_SHARED = 12
+"""Candidates from which several processes judge them: to start them takes as long as to judge some."""
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -141,7 +145,11 @@ class _Judge:
         self._found: dict[DeviceTiling, Floats] = {}
 
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
-        """Return the candidate with the lowest mean loss."""
+        """Return the candidate with the lowest mean loss; many are judged on all cores."""
+        new = [one for one in dict.fromkeys(candidates) if one not in self._found]
+        jobs = cores() if len(new) >= _SHARED and may_fork() else 1
+        judged = results(lambda at: self._losses(new[at]), len(new), jobs, next_step=FEWER_CORES, error=HarnessError)
+        self._found.update(zip(new, judged, strict=True))
         return min(candidates, key=lambda one: float(self._losses(one).mean()))
 
     def usual(self, tiling: DeviceTiling, other: DeviceTiling, sigmas: float = _SURE_SIGMAS) -> DeviceTiling:

@@ -167,7 +167,11 @@ class _Clock:
 
     def durations_ps(self, commands: Sequence[Command]) -> list[int]:
         """Return the times of commands."""
-        return [self.costs.duration_ps(command) for command in commands]
+        known = (self._durations.get(id(command)) for command in commands)
+        return [
+            self.costs.duration_ps(command) if found is None else found[1]
+            for command, found in zip(commands, known, strict=True)
+        ]
 
 
 def _is_of_cache(command: Command) -> bool:

@@ -8,6 +8,7 @@ has a semaphore for each direction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
@@ -47,10 +48,16 @@ def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts]) ->
     items: list[Item] = []
     for place, command in enumerate(commands):
         queue, layer = command.queue, command.layer
-        items += [Wait(queue, SEMAPHORES[other, queue], layer=layer) for other in waits.get(place, ())]
+        items += [_access(Wait, queue, SEMAPHORES[other, queue], layer) for other in waits.get(place, ())]
         items.append(command)
-        items += [Post(queue, SEMAPHORES[queue, other], layer=layer) for other in posts.get(place, ())]
+        items += [_access(Post, queue, SEMAPHORES[queue, other], layer) for other in posts.get(place, ())]
     return items
+
+
+@lru_cache(maxsize=1 << 12)
+def _access(kind: type[Wait | Post], queue: Queue, semaphore: int, layer: int) -> Wait | Post:
+    """Return a wait or a post; equal ones are one object."""
+    return kind(queue, semaphore, layer=layer)
 
 
 _Queues = dict[int, list[Queue]]

@@ -39,16 +39,16 @@ def spread_weights(commands: Sequence[Command], sb_bytes: int) -> list[Command]:
     if any(block.stop > kept_from for block in blocks):
         return list(commands)
     room = _WeightBuffer(min(sb_bytes, kept_from))
-    moves: dict[tuple[int, str], int] = {}
+    moved: dict[int, dict[str, Operand]] = {}
     for together in _overlapping(blocks):
         for block, address in zip(together, room.addresses(together), strict=True):
-            moves.update((use, address - block.start) for use in block.uses)
+            for position, name in block.uses if address != block.start else ():
+                operand: Operand = getattr(commands[position], name)
+                there = Operand(operand.descriptor, operand.address + address - block.start)
+                moved.setdefault(position, {})[name] = there
     result = list(commands)
-    for (position, name), distance in moves.items():
-        if distance:
-            operand: Operand = getattr(result[position], name)
-            moved = Operand(operand.descriptor, operand.address + distance)
-            result[position] = replace(result[position], **{name: moved})  # type: ignore[arg-type]
+    for position, operands in moved.items():
+        result[position] = replace(result[position], **operands)  # type: ignore[arg-type]
     return result
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import aligned
 
@@ -22,19 +21,24 @@ class Lifetime:
 
 def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:
     """Return addresses by name and the total bytes; the largest buffers are placed first, each as low as it fits."""
-    placed: list[tuple[int, int, Lifetime]] = []
+    ranges: list[tuple[int, int]] = []  # of addresses, by start; buffers of one size have few between them
+    taken: dict[tuple[int, int], int] = {}  # the steps in which a range holds a buffer, a bit for each
     addresses: dict[str, int] = {}
     top = 0
     for item in sorted(items, key=lambda item: (-item.bytes, item.first, item.name)):
+        steps = (2 << item.last) - (1 << item.first)
         address = 0
-        for start, end, other in placed:  # ordered by start
-            if other.first <= item.last and item.first <= other.last:
+        for place in ranges:
+            if taken[place] & steps:
+                start, end = place
                 if address + item.bytes <= start:
                     break
                 if end > address:
                     address = end
-        end = address + aligned(item.bytes)
+        place = address, address + aligned(item.bytes)
         addresses[item.name] = address
-        insort(placed, (address, end, item), key=itemgetter(0))
-        top = max(top, end)
+        if place not in taken:
+            insort(ranges, place)
+        taken[place] = taken.get(place, 0) | steps
+        top = max(top, place[1])
     return addresses, top

@@ -71,6 +71,18 @@ def test_zeros_keep_their_sign_after_a_network_with_the_other_one() -> None:
     assert programs[0] == programs[2] != programs[1]
 
 
+def test_numbers_of_functions_do_not_matter() -> None:
+    """A chain of sums with as many constants needs no more estimates than one with the same constant."""
+    counts = []
+    for constants in (np.full(8, 1.0), np.arange(1.0, 9.0)):
+        nodes = [node("Add", f"{place} c{place}", str(place + 1)) for place in range(8)]
+        held = {f"c{place}": np.float32(number) for place, number in enumerate(constants)}
+        known_estimates.known_estimates.cache_clear()
+        compile_model(network_of(nodes, {"0": values((1, 4, 9, 9))}, held, ["8"]).model, small_machine())
+        counts.append(len(known_estimates.known_estimates()))
+    assert counts[0] == counts[1] > 0
+
+
 def test_numbers_do_not_come_again() -> None:
     """Where all numbers are forgotten, new ones differ from them, and the same key has the same one again."""
     known, most = KnownEstimates(), 2 * known_estimates.MOST_KEYS

@@ -180,15 +180,11 @@ def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
     return stored_type(value.dtype, machine)
 
 
-def in_buffer(geometry: Geometry, name: str) -> bool:
-    """Return whether a value lies in NB; tables of gathers and second factors of products do not."""
-    if name not in geometry.loaded:
-        return True
-    return any(
-        view.value == name and not reads_outside(layer, place)
-        for layer in geometry.layers
-        for place, view in enumerate(layer.reads)
-    )
+def buffered(geometry: Geometry) -> frozenset[str]:
+    """Return the values that lie in NB; tables of gathers and second factors of products do not."""
+    reads = ((layer, place, view) for layer in geometry.layers for place, view in enumerate(layer.reads))
+    inside = {view.value for layer, place, view in reads if not reads_outside(layer, place)}
+    return frozenset(inside | geometry.regions.keys() - set(geometry.loaded))
 
 
 def reads_outside(layer: HardwareLayer, place: int) -> bool:
@@ -223,9 +219,9 @@ def _halo_places(
     geometry: Geometry, values: Mapping[str, Value], machine: Machine
 ) -> tuple[dict[tuple[str, int], HaloPlace], int]:
     halo_places: dict[tuple[str, int], HaloPlace] = {}
-    top = 0
+    top, inside = 0, buffered(geometry)
     for name, tracks in geometry.tracks.items():
-        if not in_buffer(geometry, name):
+        if name not in inside:
             continue
         for place, track in enumerate(tracks):
             halo = 0 if track is None else track.most[2]
@@ -253,7 +249,8 @@ def _buffers(
     """Return the addresses in NB of values (one for each turn) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
-    lives = {name: life for name, life in lives.items() if in_buffer(geometry, name)}
+    inside = buffered(geometry)
+    lives = {name: life for name, life in lives.items() if name in inside}
     if passes > 1:
         lasting = (name for name in lives if name in geometry.loaded or name in geometry.stored)
         lives.update(dict.fromkeys((*lasting, *filter(geometry.is_resident, lives)), (0, end)))

@@ -76,10 +76,13 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
 
 
 def _timed_settings(settings: Settings) -> object:
-    """Return the settings without scales and zero points, which take no time."""
+    """Return the settings without scales, zero points and numbers of functions: their values take no time."""
     codes = (settings.quantised_target, settings.quantised_first, settings.quantised_second, settings.quantised_third)
     plain = replace(
         settings,
+        alpha=0.0,
+        beta=0.0,
+        gamma=0.0,
         quantised_target=UNQUANTISED,
         quantised_first=UNQUANTISED,
         quantised_second=UNQUANTISED,
