@@ -105,6 +105,10 @@ class Planner:
             other._within, other._candidates = {}, {}
         return self._within[halo_bytes].assuming(self._assumed)
 
+    def within_room(self, room_bytes: int) -> Planner:
+        """Return a planner that uses at most so many bytes of NB."""
+        return self.within(self._budgets[0].nb_bytes - room_bytes)
+
     def assuming(self, place: int) -> Planner:
         """Return a planner by another of ASSUMPTIONS; it shares all estimates."""
         other = copy.copy(self)

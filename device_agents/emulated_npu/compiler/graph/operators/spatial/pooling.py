@@ -59,7 +59,9 @@ def _number_largest(build: Builder, source: View, window: Window, order: Literal
     beside = build.temporary("beside", (*output.shape, taps), build.dtype(source))
     gathered = views.permuted(beside, (*range(2, rank + 3), 0, 1))
     build.layer(Function.GATHER, [views.permuted(flat, (2, 0, 1)), elements], gathered)
-    first, place, number = (build.temporary(name, output.shape, DataType.INT64) for name in ("first", "place", "number"))
+    first, place, number = (
+        build.temporary(name, output.shape, DataType.INT64) for name in ("first", "place", "number")
+    )
     settings = Settings(axes=axes_mask((-1,), len(beside.axes)), mode=Reduction.ARGMAX)
     build.layer(Function.REDUCE, [beside], views.with_axis(first, len(output.axes)), settings)
     build.binary(Binary.ADD, first, windows, place)
