@@ -87,7 +87,7 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     if best.items <= _SHORT_ITEMS:
         found = predictor.candidates_in_less_room(best.division.graph, best.decisions)
         smaller = (schedule(best.division.graph, decisions) for decisions in found)
-        best = min(best, *smaller, key=lambda way: way.predicted_ps)
+        best = min((best, *smaller), key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:

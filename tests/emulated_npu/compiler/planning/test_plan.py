@@ -103,7 +103,7 @@ def test_what_cannot_be_one_chain_is_refused() -> None:
 
 @pytest.mark.parametrize("preset", ["edge-tpu", "edge"])
 def test_a_layer_reads_what_its_chain_adds_to_a_concatenation(preset: str) -> None:
-    """The first convolution writes its part of the concatenation, and a pool of its chain reads that from the buffer."""
+    """The first convolution writes its part of a concatenation, and a pool of its chain reads that from the buffer."""
     nodes = [
         node("Conv", "x a", "skip", pads=[1] * 4),
         node("MaxPool", "skip", "half", kernel_shape=[2, 2], strides=[2, 2]),
