@@ -67,7 +67,7 @@ def test_convolutions_by_computed_weights(groups: int, constant: tuple[str, ...]
 @given(st.data(), st.sampled_from(("MaxPool", "AveragePool")), st.integers(1, 3))
 @settings(max_examples=48)
 def test_pooling(data: st.DataObject, op: str, count: int) -> None:
-    """Pooling works with strides, padding counted or not, and partial last windows."""
+    """Pooling works with strides, padding counted or not, and partial last windows; the first largest has the index."""
     numbers = st.integers(1, 3)
     kernel, strides = ([data.draw(numbers) for _ in range(count)] for _ in range(2))
     sizes = [data.draw(st.integers(size, 7)) for size in kernel]
@@ -85,7 +85,14 @@ def test_pooling(data: st.DataObject, op: str, count: int) -> None:
             st.sampled_from(("SAME_UPPER", "SAME_LOWER", "VALID") if fits else ("VALID",))
         )
     x = values((1, 2, *sizes))
-    imported(model([node(op, "x", "y", **attributes)], {"x": x}, opset=22), {"x": x})
+    outputs = ["y"]
+    if op == "MaxPool" and data.draw(st.booleans()):
+        attributes["storage_order"] = data.draw(st.integers(0, 1))
+        if "auto_pad" not in attributes and all(size >= 2 * taps for taps, size in zip(kernel, sizes, strict=True)):
+            attributes["dilations"] = [data.draw(st.integers(1, 2)) for _ in kernel]
+        outputs.append("indices")
+        x = np.round(2 * x).astype(data.draw(st.sampled_from((np.float32, np.uint8))))
+    imported(model([node(op, "x", " ".join(outputs), **attributes)], {"x": x}, {}, outputs, opset=22), {"x": x})
 
 
 def test_average_pooling_that_counts_padding_but_not_what_hangs_over() -> None:

@@ -3,9 +3,11 @@
 from functools import cache
 from itertools import chain, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from networks_on_npu import (
+    TOLERANCE,
     NetworkCase,
     builtin_model,
     execute,
@@ -19,7 +21,10 @@ from small_models import node, values
 
 from benchmarks import topologies
 from device_agents.emulated_npu.compiler.compiled import Compiled
-from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options, ResidencyChoice
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import find_machine
@@ -91,6 +96,32 @@ def test_what_cannot_be_one_chain_is_refused() -> None:
     network = network_of(nodes, {"x": values((1, 4, 40, 40))}, {"w": values((4, 4, 3, 3))}, ["y"])
     with pytest.raises(DoesNotFit, match="one chain"):
         compile_model(network.model, small_machine(nb_bytes=8192, halo_bytes=2048), Options("whole"))
+
+
+@pytest.mark.parametrize("preset", ["edge-tpu", "edge"])
+def test_a_layer_reads_what_its_chain_adds_to_a_concatenation(preset: str) -> None:
+    """The first convolution writes its part of a concatenation, and a pool of its chain reads that from the buffer."""
+    nodes = [
+        node("Conv", "x a", "skip", pads=[1] * 4),
+        node("MaxPool", "skip", "half", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "half b", "deep", pads=[1] * 4),
+        node("Resize", "deep - sizes", "up", mode="nearest", coordinate_transformation_mode="asymmetric"),
+        node("Concat", "skip up", "both", axis=1),
+        node("Conv", "both c", "y", pads=[1] * 4),
+    ]
+    channels = {"a": (8, 3), "b": (8, 8), "c": (4, 16)}
+    constants = {name: values((*sizes, 3, 3), at) for at, (name, sizes) in enumerate(channels.items())}
+    constants["sizes"] = np.array([1, 1, 2, 2], np.float32)
+    network = network_of(nodes, {"x": values((1, 3, 32, 32))}, constants, ["y"])
+    machine = find_machine(preset)
+    graph = import_model(network.model)
+    planner = Planner(graph, machine, DEFAULT, placeholders(graph, machine, choose_spaces(graph, machine)))
+    (plan,) = planner.decide(0, 3).chains
+    assert set(plan.geometry.loaded) == {"x"}
+    compiled = compile_model(network.model, machine, Options("whole"))
+    assert compiled.chains == (tuple(range(len(compiled.graph.layers))),)
+    if preset == "edge":
+        assert relative_error(execute(compiled, network), network.expected) < TOLERANCE
 
 
 @cache

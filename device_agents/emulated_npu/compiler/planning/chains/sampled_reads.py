@@ -30,7 +30,8 @@ def with_sampled_reads(
         for place, view in enumerate(layer.reads):
             grids.setdefault(view.value, set()).add(_grid(layer) if place == 0 else None)
     for layer in layers:
-        grids.pop(whole_value(layer.output.value), None)
+        for name in (layer.output.value, whole_value(layer.output.value)):
+            grids.pop(name, None)
     found: dict[str, Grid] = {}
     for name, (grid, *others) in grids.items():
         if grid is not None and not others and _is_less(grid, values[name], machine):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
-from device_agents.emulated_npu.compiler.graph.regions import overlap
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, written_part
 from device_agents.emulated_npu.compiler.planning.chains.chain import reads_outside
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
@@ -27,7 +27,6 @@ class PossibleChains:
             self._writers.setdefault(layer.output.value, []).append(place)
         self._allowed: dict[tuple[int, int], bool] = {}
         self._chains: dict[tuple[int, int], Chain] = {}
-        self._adding: dict[int, HardwareLayer] = {}
 
     def allows(self, start: int, end: int) -> bool:
         """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
@@ -49,32 +48,49 @@ class PossibleChains:
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
             for index, view in enumerate(layer.reads):
-                writers = self._writers.get(view.value, ())
-                inside = [writer for writer in writers if start <= writer < place]
-                elsewhere = len(inside) < len(writers) or view.value in self._apart
-                if inside and (reads_outside(layer, index) or elsewhere):
+                written = self._written(view, start, place)
+                if not written:
+                    continue
+                if reads_outside(layer, index) or view.value in self._apart:
+                    return False
+                if len(self._inside(view.value, start, place)) < len(self._writers[view.value]):
                     needed = view.value_region
-                    outputs = [self._graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, output.value_region) for output in outputs):
+                    if all(intersection(needed, region) != needed for region in written):
                         return False
         return True
 
+    def _inside(self, name: str, start: int, end: int) -> list[int]:
+        return [writer for writer in self._writers.get(name, ()) if start <= writer < end]
+
+    def _written(self, view: View, start: int, place: int) -> list[Region]:
+        """Return the parts of a value that layers from `start` to `place` write and a view of it needs."""
+        regions = (self._graph.layers[writer].output.value_region for writer in self._inside(view.value, start, place))
+        return [region for region in regions if overlap(view.value_region, region)]
+
     def _built(self, start: int, end: int) -> Chain:
-        layers = []
+        layers: list[HardwareLayer] = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
+            shared = {name for name in (view.value for view in layer.reads) if self._is_completed(name, start, end)}
+            reads = [
+                replace(view, value=written_part(view.value))
+                if view.value in shared and self._written(view, start, place)
+                else view
+                for view in layer.reads
+            ]
+            if reads != list(layer.reads):
+                inputs, residual = tuple(reads[: len(layer.inputs)]), reads[-1] if layer.residual else None
+                layer = replace(layer, inputs=inputs, residual=residual)
             name = layer.output.value
-            alone = name not in self._graph.foreign and all(start <= each < end for each in self._writers[name])
-            layers.append(layer if alone else self._added(place))
+            if self._is_completed(name, start, end):
+                layer = replace(layer, output=replace(layer.output, value=written_part(name)))
+            layers.append(layer)
         names = (layer.output.value for layer in layers)
         stored = frozenset(name for name in names if self._is_stored(whole_value(name), start, end))
         return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
 
-    def _added(self, place: int) -> HardwareLayer:
-        """Return a layer that writes a part of a value which layers outside its chain complete."""
-        if place not in self._adding:
-            layer = self._graph.layers[place]
-            self._adding[place] = replace(layer, output=replace(layer.output, value=written_part(layer.output.value)))
-        return self._adding[place]
+    def _is_completed(self, name: str, start: int, end: int) -> bool:
+        """Return whether layers outside a chain write some of a value."""
+        return name in self._graph.foreign or len(self._inside(name, start, end)) < len(self._writers.get(name, ()))
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))

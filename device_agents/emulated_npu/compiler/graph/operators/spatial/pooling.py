@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -27,13 +28,45 @@ from device_agents.emulated_npu.unit_settings import Activation, Binary, Reducti
 COUNT_PADDING = 1
 
 
-def max_pool(build: Builder, node: OnnxNode) -> None:
-    """Add a MaxPool without indices."""
-    if len(node.outputs) > 1 and node.outputs[1]:
-        raise unsupported(node, "Its second output, the indices, is not supported")
+def _max_pool(build: Builder, node: OnnxNode) -> None:
+    """Add a MaxPool, and layers for its second output, the indices."""
     source, window = _read(build, node)
+    if len(node.outputs) > 1 and node.outputs[1]:
+        _number_largest(build, source, window, "F" if node.attribute("storage_order", 0) else "C")
     if not _as_slice(build, node, source, window):
         build.layer(Function.POOL_MAX, [source], build.result(), window.settings())
+
+
+def _number_largest(build: Builder, source: View, window: Window, order: Literal["C", "F"]) -> None:
+    """Add layers that gather the taps of each window, find the first largest, and number it over all maps."""
+    output = build.result(1)
+    batch, counts, spatial = output.shape[:2], output.shape[2:], source.shape[2:]
+    taps, pixels, rank = math.prod(window.kernel), math.prod(spatial), len(spatial)
+    along = [
+        np.expand_dims(window.elements(axis, counts[axis], spatial[axis]), [*{*range(2 * rank)} - {axis, rank + axis}])
+        for axis in range(rank)
+    ]
+    constants = {
+        "elements": np.ravel_multi_index(np.broadcast_arrays(*along), spatial).reshape(*counts, taps),
+        "windows": np.arange(math.prod(counts)).reshape(counts) * taps,
+        "numbers": np.ravel_multi_index(np.broadcast_arrays(*along), spatial, order=order).reshape(-1),
+        "maps": np.arange(math.prod(batch)).reshape(*batch, *[1] * rank) * pixels,
+    }
+    elements, windows, numbers, maps = (
+        build.constant_view(known(f"{output.value}.{name}", array, DataType.INT64)) for name, array in constants.items()
+    )
+    flat = build.reshape(source, (*batch, pixels), f"{output.value}.flat")
+    beside = build.temporary("beside", (*output.shape, taps), build.dtype(source))
+    gathered = views.permuted(beside, (*range(2, rank + 3), 0, 1))
+    build.layer(Function.GATHER, [views.permuted(flat, (2, 0, 1)), elements], gathered)
+    first, place, number = (
+        build.temporary(name, output.shape, DataType.INT64) for name in ("first", "place", "number")
+    )
+    settings = Settings(axes=axes_mask((-1,), len(beside.axes)), mode=Reduction.ARGMAX)
+    build.layer(Function.REDUCE, [beside], views.with_axis(first, len(output.axes)), settings)
+    build.binary(Binary.ADD, first, windows, place)
+    build.layer(Function.GATHER, [numbers, place], number)
+    build.binary(Binary.ADD, number, maps, output)
 
 
 def average_pool(build: Builder, node: OnnxNode) -> None:
@@ -187,7 +220,7 @@ def _max_unpool(build: Builder, node: OnnxNode) -> None:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "MaxPool": max_pool,
+    "MaxPool": _max_pool,
     "AveragePool": average_pool,
     "GlobalMaxPool": _global_pool(Function.POOL_MAX, Reduction.MAXIMUM),
     "GlobalAveragePool": _global_pool(Function.POOL_AVERAGE, Reduction.MEAN),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_settings import Settings, Triple
 
 MAX_SPATIAL_AXES = 3
@@ -30,6 +33,13 @@ class Window:
     def reach(self) -> tuple[int, ...]:
         """Input elements that a window spans."""
         return tuple((kernel - 1) * step + 1 for kernel, step in zip(self.kernel, self.dilation, strict=True))
+
+    def elements(self, axis: int, count: int, size: int) -> Array:
+        """Return the elements of `count` windows along an axis; a tap on padding has the nearest one of its window."""
+        first, step = np.arange(count)[:, None] * self.stride[axis] - self.before[axis], self.dilation[axis]
+        taps = np.clip(np.arange(self.kernel[axis]), -(first // step), (size - 1 - first) // step)
+        elements: Array = np.clip(first + taps * step, 0, size - 1)
+        return elements
 
     def without_padding(self) -> Window:
         """Return the window for a map that includes the padding."""
