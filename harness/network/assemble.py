@@ -26,6 +26,8 @@ _INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _COUNTS = _VIEWS | {"ReduceSum", "Sub"}
 """Operators that compute lengths of sequences from a mask."""
+_LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
+"""The place of the input that has the lengths of sequences."""
 _IR_VERSION = 8
 
 
@@ -303,12 +305,22 @@ def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
 def _of_whole_sequences(network: Network, tensor: str) -> int | None:
     """Return the number in a tensor of lengths, or in a mask that a network counts, if all sequences are whole."""
     for node in network.readers(tensor):
-        if node.op == GROUPED and tensor == node.inputs[5]:
-            total = network.constants.get(node.inputs[6])
-            return None if total is None or total.value is None else int(total.value.reshape(-1)[0]) - 1
+        place = _LENGTHS.get(node.op, 0)
+        if place and tensor in node.inputs[place : place + 1]:
+            return _last_place(network, node) if node.op == GROUPED else _steps(network, node)
         if node.op in _COUNTS and (number := _of_whole_sequences(network, node.outputs[0])) is not None:
             return 1 if node.op == "ReduceSum" else number
     return None
+
+
+def _last_place(network: Network, attention: Node) -> int | None:
+    total = network.constants.get(attention.inputs[6])
+    return None if total is None or total.value is None else int(total.value.reshape(-1)[0]) - 1
+
+
+def _steps(network: Network, recurrent: Node) -> int:
+    layout = recurrent.attribute("layout")
+    return network.types[recurrent.inputs[0]].shape[0 if layout is None else layout.i]
 
 
 def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:

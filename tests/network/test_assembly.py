@@ -168,6 +168,17 @@ def test_sequences_are_as_long_as_the_data() -> None:
     assert integer_range(network, "last") == (8, 9)
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_recurrent_networks_execute_all_steps(op: str) -> None:
+    """The lengths of sequences that an exporter makes an input are the number of steps: others would take less time."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    nodes = [node("Cast", "lengths", "l", to=6), node(op, "x w r _ l", "y", hidden_size=4)]
+    weights = {name: np.ones((1, 4 * gates, 4), np.float32) for name in "wr"}
+    model = model_of(nodes, {"x": (7, 2, 4), "lengths": (2,)}, constants=weights, types={"lengths": TensorProto.INT64})
+    inputs, _ = run_assembled(assemble_network(prepared(model)))
+    assert (inputs[1] == 7).all()
+
+
 def test_no_name_of_the_file_reaches_the_model() -> None:
     """Names of tensors, nodes, dimensions, the graph and its documentation stay on the host."""
     nodes = [
