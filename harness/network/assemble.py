@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.array_types import Array
 from harness.errors import HarnessError
-from harness.network.effort import products_of
+from harness.network.effort import GROUPED, products_of
 from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
 from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MAX_TRAVELLING_ELEMENTS = 1024
 _INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"})
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
+_COUNTS = _VIEWS | {"ReduceSum", "Sub"}
+"""Operators that compute lengths of sequences from a mask."""
+_LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
+"""The place of the input that has the lengths of sequences."""
 _IR_VERSION = 8
 
 
@@ -119,11 +123,11 @@ class ModelBuilder:
         """Return the type of a tensor of this model."""
         return self._types[name]
 
-    def input(self, kind: TensorType, index_bound: int | None = None) -> str:
-        """Add an input of random values; integers are below `index_bound`, which is 2 by default."""
+    def input(self, kind: TensorType, integers: tuple[int, int] = (0, 2)) -> str:
+        """Add an input of random values; `integers` are the least, and the first above all."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
-        spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", 0, index_bound or 2)
+        spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", *integers)
         self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, *spread))
         return name
 
@@ -266,24 +270,55 @@ class ModelBuilder:
 def assemble_network(network: Network) -> AssembledModel:
     """Return a whole network as one model, without nodes that a rewrite left out."""
     builder = ModelBuilder(network.opset)
-    bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
+    bound = {name: builder.input(network.types[name], integers_of(network, name)) for name in network.inputs}
     nodes = [node for node in network.nodes if any(network.is_read_outside(name, ()) for name in node.results)]
     names = builder.subgraph(network, nodes, bound)
     return builder.build([names[name] for name in network.outputs if name in names and name not in bound])
 
 
-def index_bound(network: Network, tensor: str) -> int | None:
-    """Return the bound below which a tensor's integers must lie; None if the tensor is not used as indices."""
-    bounds: list[int | None] = []
+def integers_of(network: Network, tensor: str) -> tuple[int, int]:
+    """Return the least of the integers that a tensor may have, and the first above all: those of a mask by default."""
+    return integer_range(network, tensor) or (0, 2)
+
+
+def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
+    """Return the least of the integers that a tensor may have, and the first above all; None if no reader limits them.
+
+    Indices lie within their table. Sequences have the length of the data, because their time depends on it.
+    """
+    if (number := _of_whole_sequences(network, tensor)) is not None:
+        return number, number + 1
+    bounds: list[int] = []
     for node in network.readers(tensor):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
             given = {item.name: item.i for item in node.proto.attribute}
             shape, first = network.types[node.inputs[0]].shape, given.get("batch_dims", 0)
             indexed = shape[first : first + network.types[tensor].shape[-1]] if node.op.endswith("ND") else shape
             bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
-        elif node.op in _VIEWS:
-            bounds.append(index_bound(network, node.outputs[0]))
-    return min((bound for bound in bounds if bound is not None), default=None)
+        elif node.op in _VIEWS and (found := integer_range(network, node.outputs[0])):
+            bounds.append(found[1])
+    return (0, min(bounds)) if bounds else None
+
+
+def _of_whole_sequences(network: Network, tensor: str) -> int | None:
+    """Return the number in a tensor of lengths, or in a mask that a network counts, if all sequences are whole."""
+    for node in network.readers(tensor):
+        place = _LENGTHS.get(node.op, 0)
+        if place and tensor in node.inputs[place : place + 1]:
+            return _last_place(network, node) if node.op == GROUPED else _steps(network, node)
+        if node.op in _COUNTS and (number := _of_whole_sequences(network, node.outputs[0])) is not None:
+            return 1 if node.op == "ReduceSum" else number
+    return None
+
+
+def _last_place(network: Network, attention: Node) -> int | None:
+    total = network.constants.get(attention.inputs[6])
+    return None if total is None or total.value is None else int(total.value.reshape(-1)[0]) - 1
+
+
+def _steps(network: Network, recurrent: Node) -> int:
+    layout = recurrent.attribute("layout")
+    return network.types[recurrent.inputs[0]].shape[0 if layout is None else layout.i]
 
 
 def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _EACH_NODE = 2 << 20
 """What any node takes to compile or to run, as multiply-adds that take as long."""
-_GROUPED = "GroupQueryAttention"
+GROUPED = "GroupQueryAttention"
 HEADS = ("num_heads", "kv_num_heads")
 """Attributes of a GroupQueryAttention."""
 Shape = tuple[int, ...]
@@ -30,7 +30,7 @@ def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[Te
     if ("MatMul" in op or "Gemm" in op) and read[0].shape:
         shape = read[0].shape
         return written.elements * shape[-2 if len(shape) > 1 and _value(attributes, "transA", 0) else -1]
-    named = {one.name: attribute_value(one) for one in attributes} if op in ("Einsum", _GROUPED) else {}
+    named = {one.name: attribute_value(one) for one in attributes} if op in ("Einsum", GROUPED) else {}
     return products_of_read(op, named, [one.shape for one in read]) or 0
 
 
@@ -48,7 +48,7 @@ def products_of_read(op: str, attributes: Mapping[str, Any], shapes: Sequence[Sh
         return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
     if op == "Einsum" and len(known) == len(shapes) == 2:
         return _of_einsum(attributes.get("equation", ""), known)
-    if op == _GROUPED and len(known) > 1 and len(known[0]) == 3 != len(known[1]):  # columns of one: heads of Q, K and V
+    if op == GROUPED and len(known) > 1 and len(known[0]) == 3 != len(known[1]):  # columns of one: heads of Q, K and V
         queries, keys = (attributes.get(name, 0) for name in HEADS)
         return 2 * math.prod(known[0]) * known[0][1] * queries // (queries + 2 * keys) if queries > 0 <= keys else None
     if op.endswith("Attention") and len(known) > 1 and min(map(len, known[:2])) > 1:

@@ -7,6 +7,7 @@ get the shapes of their outputs. Networks repeat their nodes, so results are cac
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwo
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
 from harness.network.operator_kinds import SIZED_BY_FLOATS
-from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
+from harness.network.single_runs import MAX_FORM_BYTES, CannotRun, form_of, values
 
 if TYPE_CHECKING:
     from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
@@ -232,25 +233,24 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
         feeds[name] = np.ones(kind.shape, kind.dtype) if value is None else value
         if constant is None and _may_be_a_size(node, kind):
             varied[name] = kind
-    found = _types_of_run(node, feeds, read)
-    if found is None and varied:
-        return {}
-    if found is None:
-        step = "Use a version of ONNX Runtime that has it, or export the network without it"
-        why = "ONNX Runtime cannot run it on this machine"
-        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step)
-    for integer in (0, 2) if varied else ():
-        others = {name: np.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
-        again = _types_of_run(node, feeds | others, read)
-        if again != found and (again is not None or integer == 0):
+    try:
+        found = _types_of_run(node, feeds, read)
+        for integer in (0, 2) if varied else ():
+            others = {name: np.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
+            with contextlib.suppress(*([CannotRun] if integer else [])):
+                if _types_of_run(node, feeds | others, read) != found:
+                    return {}
+    except CannotRun as error:
+        if varied:
             return {}
+        step = "Use a version of ONNX Runtime that has it, or export the network without it"
+        why = f"ONNX Runtime cannot run it on this machine: {str(error)[:200]}"
+        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step) from error
     return {name: helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape) for name, kind in found.items()}
 
 
-def _types_of_run(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, TensorType] | None:
+def _types_of_run(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, TensorType]:
     results = values(node, feeds, read.opsets)
-    if results is None:
-        return None
     return {name: TensorType(str(value.dtype), value.shape) for name, value in results.items()}
 
 

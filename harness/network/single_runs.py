@@ -46,11 +46,15 @@ def form_of(node: Node) -> bytes | None:
     return bytes(form.SerializeToString())
 
 
-def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> dict[str, Array] | None:
-    """Return a node's results; None if ONNX Runtime cannot run it.
+class CannotRun(Exception):
+    """ONNX Runtime cannot run a node; its text is the runtime's reason."""
 
-    `feeds` are the values that it reads, by their names in the file. Raises MemoryError, and InvalidNetwork for a
-    constant without its data.
+
+def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> dict[str, Array]:
+    """Return a node's results.
+
+    `feeds` are the values that it reads, by their names in the file. Raises CannotRun, MemoryError, and InvalidNetwork
+    for a constant without its data.
     """
     from onnx import numpy_helper
 
@@ -70,7 +74,7 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
             raise MemoryError(f"Node {node.name[:80]!r} ({node.op}) takes too much memory") from error
-        return None
+        raise CannotRun(" ".join(str(error).split()).rpartition(": ")[2]) from error
     return {name: np.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
 

@@ -276,7 +276,7 @@ def materialise(builder: ModelBuilder, tensor: str) -> str:
     axis = 2 if rank >= 4 else min(1, rank - 1)
     if kind.shape[axis] == 1:
         axis = kind.shape.index(max(kind.shape))
-    index = builder.input(TensorType("int64", (1,)), kind.shape[axis])
+    index = builder.input(TensorType("int64", (1,)), (0, kind.shape[axis]))
     return builder.operator("Gather", [tensor, index], kind.resized(axis, 1), axis=axis)
 
 

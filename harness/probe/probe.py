@@ -155,12 +155,12 @@ def null_probe(
     auxiliary: AuxiliaryKind,
     opset: int,
     role: Role,
-    bounds: Sequence[int | None] | None = None,
+    integers: Sequence[tuple[int, int]] | None = None,
     layouts: Sequence[Layout] | None = None,
 ) -> Probe:
     """Return a probe as `layer_probe` without the layer: an auxiliary layer after every producer or input."""
     builder = ModelBuilder(opset)
-    limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
+    limits, kept = integers or [(0, 2)] * len(kinds), layouts or ["outside"] * len(kinds)
     given = zip(kinds, producers, limits, kept, strict=True)
     produced = ((produce(builder, kind, producer, bound), layout) for kind, producer, bound, layout in given)
     results, terms = attach_all(builder, produced, auxiliary)

@@ -19,7 +19,7 @@ pixel.
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from harness.network.assemble import ModelBuilder, index_bound
+from harness.network.assemble import ModelBuilder, integer_range, integers_of
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (
@@ -66,7 +66,7 @@ def producers_of(
 
 def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = None) -> ProducerKind:
     """Return the producer that replaces the neighbour that writes a tensor; without `blocked`, pictures are blocked."""
-    if tensor in network.inputs or index_bound(network, tensor) is not None:
+    if tensor in network.inputs or integer_range(network, tensor) is not None:
         return "outside"
     kind = network.types[tensor]
     if blocked is None:
@@ -92,13 +92,13 @@ def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:
 
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
     """Append the producer of a tensor of the network; return the name of the tensor's copy."""
-    return produce(builder, network.types[tensor], producer, index_bound(network, tensor))
+    return produce(builder, network.types[tensor], producer, integers_of(network, tensor))
 
 
-def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bound: int | None = None) -> str:
+def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, integers: tuple[int, int] = (0, 2)) -> str:
     """Append a producer with its own input; return the tensor that it writes."""
     if producer == "outside":
-        return builder.input(kind, bound)
+        return builder.input(kind, integers)
     if producer == "sum":
         read = kind.resized(-1, 1)
         row = builder.weight(TensorType(kind.dtype, kind.shape[-1:]), 1)

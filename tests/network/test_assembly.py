@@ -8,9 +8,9 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from onnx import ModelProto, TensorProto, helper
-from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags, run_assembled, run_plain
+from onnx_models import IMAGE, WEIGHT, model_of, network_of, node, prepared, random_dags, run_assembled, run_plain
 
-from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network
+from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network, integer_range
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 
@@ -149,6 +149,32 @@ def test_places_lie_within_the_whole_tensor_that_is_written_to(op: str, opset: i
     model = model_of([node], shapes, opset=opset, types={"places": TensorProto.INT64})
     inputs, _ = run_assembled(assemble_network(prepared(model)))
     assert 25 < inputs[1].max() < 50
+
+
+def test_sequences_are_as_long_as_the_data() -> None:
+    """A mask whose ones are the length of each sequence has only ones, and a probe gets the lengths themselves."""
+    attend = node("GroupQueryAttention", "x _ _ k v last total", "y ko vo", num_heads=2, kv_num_heads=1)
+    attend.domain = "com.microsoft"
+    nodes = [node("ReduceSum", "mask axes", "n"), node("Sub", "n one", "m"), node("Cast", "m", "last", to=6), attend]
+    sizes = {"x": (1, 1, 64), "k": (1, 1, 8, 16), "v": (1, 1, 8, 16), "mask": (1, 9)}
+    constants = {"axes": np.array([1]), "one": np.array([1]), "total": np.array(9, np.int32)}
+    model = model_of(nodes, sizes, ("y", "ko", "vo"), constants, types={"mask": TensorProto.INT64})
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network = prepared(model)
+    inputs, _ = run_assembled(assemble_network(network))
+    assert (inputs[network.inputs.index("mask")] == 1).all()
+    assert integer_range(network, "last") == (8, 9)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_recurrent_networks_execute_all_steps(op: str) -> None:
+    """The lengths of sequences that an exporter makes an input are the number of steps: others would take less time."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    nodes = [node("Cast", "lengths", "l", to=6), node(op, "x w r _ l", "y", hidden_size=4)]
+    weights = {name: np.ones((1, 4 * gates, 4), np.float32) for name in "wr"}
+    model = model_of(nodes, {"x": (7, 2, 4), "lengths": (2,)}, constants=weights, types={"lengths": TensorProto.INT64})
+    inputs, _ = run_assembled(assemble_network(prepared(model)))
+    assert (inputs[1] == 7).all()
 
 
 def test_no_name_of_the_file_reaches_the_model() -> None:

@@ -170,6 +170,22 @@ def test_external_data_is_checked_each_time(tmp_path: Path) -> None:
         reader.load(str(path))
 
 
+def test_shapes_in_another_file_decide_the_network(tmp_path: Path) -> None:
+    """A file may keep all its tensors outside: what a Reshape reads there is known, and is read each time."""
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in (("x", [4, 8]), ("y", "ab"))
+    )
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.array([2, 16]), "s")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="shapes", size_threshold=0)
+    reader = KeyedReader(DEFAULT_RULES)
+    found = reader.load(str(path)).layers
+    (tmp_path / "shapes").write_bytes(np.array([16, 2]).tobytes())
+    assert found and reader.load(str(path)).layers != found
+
+
 HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "cut short": lambda content: content[:-40],

@@ -100,13 +100,14 @@ def _compiled(
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
 @pytest.mark.parametrize(("scale", "attributes"), [(0.1, {}), (np.full((2, 32), 0.1), {"axis": 0, "block_size": 16})])
 def test_weights_of_four_bits_have_values(kind: int, scale: float | np.ndarray, attributes: dict[str, int]) -> None:
-    """The emulator unpacks them as ONNX Runtime does, with one scale or a scale for each block."""
+    """The emulator unpacks them as ONNX Runtime does, with one scale and zero point or those of each block."""
     weights = helper.make_tensor("w", kind, (32, 32), np.arange(32 * 32) % 7)
+    zero = helper.make_tensor("z", kind, np.shape(scale), np.arange(np.size(scale)) % 5)
     nodes = [
-        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], "numbers", **attributes),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], "numbers", **attributes),
         helper.make_node("MatMul", ["x", "d"], ["y"], "product"),
     ]
-    source = _compiled(nodes, "y", [weights, numpy_helper.from_array(np.asarray(scale, np.float32), "s")])
+    source = _compiled(nodes, "y", [weights, zero, numpy_helper.from_array(np.asarray(scale, np.float32), "s")])
     assert value_check.check_values(source, [].append).max_rel_error < value_check.TOLERANCE
 
 

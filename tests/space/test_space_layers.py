@@ -10,7 +10,7 @@ from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
-from harness.network.assemble import index_bound
+from harness.network.assemble import integer_range
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, context_of, cut
@@ -195,7 +195,7 @@ def test_places_lie_within_the_table(layer: Picking) -> None:
     """A probe of a layer that picks from a table gives it places of any of its rows, and of nothing else."""
     network = network_of([layer], "picks")
     assert sorted(own_layers(cut(network, DEFAULT_RULES))) == [0]
-    assert index_bound(network, "0.layer.places") == layer.table
+    assert integer_range(network, "0.layer.places") == (0, layer.table)
 
 
 @pytest.mark.parametrize(

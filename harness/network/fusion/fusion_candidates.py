@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.network.assemble import copy_node, index_bound
+from harness.network.assemble import copy_node, integer_range
 from harness.network.fusion.fusion_patterns import parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.fusion.rule_matching import match_all
@@ -148,8 +148,9 @@ def _composites(network: Network) -> Iterator[tuple[Nodes, Nodes]]:
 
 def _is_plain(network: Network, group: Sequence[Node]) -> bool:
     """Return whether all nodes have one result, they read activations, and their result is not used as indices."""
-    one_result = all(len(node.results) == 1 for node in group)
-    return one_result and any(map(network.activations, group)) and index_bound(network, _sink(group).outputs[0]) is None
+    if not all(len(node.results) == 1 for node in group) or not any(map(network.activations, group)):
+        return False
+    return integer_range(network, _sink(group).outputs[0]) is None
 
 
 def _contrast(pair: NodePair) -> float:

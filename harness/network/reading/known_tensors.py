@@ -1,5 +1,6 @@
 """What is known of the tensors of a model while its nodes are visited in their order."""
 
+import contextlib
 import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -12,7 +13,7 @@ from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
 from harness.network.network import Constant, FreeNode, Node, TensorType
 from harness.network.node_inference import Operands, checked, onnx_dtype, operands, tensor_type
 from harness.network.reading.control_flow import SEPARATOR, tensors_read
-from harness.network.single_runs import values
+from harness.network.single_runs import CannotRun, values
 
 _WITH_REGION = 11
 """From this opset on, a Resize reads a region before its scales."""
@@ -204,7 +205,9 @@ class KnownTensors:
         constants = {name: self.constants[alias].value for name, alias in wanted.items()}
         if any(value is None for value in constants.values()):
             return None
-        return values(node, constants, self.opsets)
+        with contextlib.suppress(CannotRun):
+            return values(node, constants, self.opsets)
+        return None
 
     def keep(self, node: Node, results: Mapping[str, Any]) -> None:
         """Make the results of a node constants; it takes no time."""

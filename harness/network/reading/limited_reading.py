@@ -133,9 +133,8 @@ def _serve(request: bytes) -> bytes:
 
 def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
     file = read_model(source) if isinstance(source, Path) else parse_model(source[0], source[0], source[1])
-    external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in file.model.graph.initializer)
     if wanted["want"] == "external data":
-        return encode({"external": external})
+        return encode({"external": file.is_external})
     limited_process.allow_for_nodes(sum(1 for _ in all_nodes(file.model.graph.node)))
     network, batch, reason = prepared(file, wanted["dims"], wanted["batch"]), wanted["batch"], ""
     found = rebatch(network, batch) if batch else None
@@ -144,7 +143,7 @@ def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
     if wanted["want"] == "network":
         return encode_network(network, reason)
     rules = [FusionRule(**rule) for rule in wanted["rules"]]
-    return encode_keyed(keyed(network, rules), reason, external=external)
+    return encode_keyed(keyed(network, rules), reason, external=file.is_external)
 
 
 def _compared(source: Source, network: Network, found: Rebatched) -> str:

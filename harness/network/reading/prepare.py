@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import NodeProto
 
-from harness.errors import NetworkError, UnresolvedDimension, UnsupportedType
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import Operands, checked, output_types
@@ -45,7 +45,15 @@ def prepare(file: ModelFile, dims: Mapping[str, int], most_folded: int = MAX_FOL
     Constants of more elements than `most_folded` have no values. Raises UnresolvedDimension, which names the tensor and
     the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
     """
-    return _Preparation(file, dims, most_folded).run()
+    try:
+        return _Preparation(file, dims, most_folded).run()
+    except InvalidNetwork as error:
+        if not dims:
+            raise
+        step = (
+            "Give the sizes of the export with --dim: exporters may keep sizes as constants. Or export the file again"
+        )
+        raise InvalidNetwork(error.what, why=error.why, next_step=step) from error
 
 
 class _Preparation:

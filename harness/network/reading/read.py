@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import ModelProto, TensorProto, defs, helper, inliner
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
-from harness.files import read_with_digest
+from harness.files import open_plain, read_with_digest
 from harness.network.learnt_weights import RUNTIME_DOMAINS, checkable, defined
 from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
@@ -29,6 +29,8 @@ MIN_OPSET = 7
 DEFAULT_OPSET = 17
 _INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
 _DISK_BLOCK = 512
+_MOST_READ = 1 << 16
+"""External tensors of more elements are weights, of which only the type is needed."""
 _LARGE_BYTES = 1 << 16
 _MOST_VERSION = (1 << 31) - 1
 """ONNX finds operators by versions of 32 bits."""
@@ -43,13 +45,15 @@ _REAL_TYPES = frozenset({1, 10, 11})
 class ModelFile:
     """A checked model, its name in reports, the hash of the bytes that it was read from, and how much was stored.
 
-    `stored_bytes` counts the file, and its external data as they occupy the disk.
+    `stored_bytes` counts the file, and its external data as they occupy the disk. `is_external` says whether there are
+    external data; of small tensors, such as shapes and scales, they are part of the model.
     """
 
     name: str
     model: ModelProto
     sha256: str
     stored_bytes: int = 0
+    is_external: bool = False
 
     @property
     def replaceable_weights(self) -> frozenset[str]:
@@ -65,7 +69,7 @@ class ModelFile:
 
 
 def read_model(path: Path) -> ModelFile:
-    """Read and check an ONNX file without loading external weights.
+    """Read and check an ONNX file without loading large external weights.
 
     Raises InvalidNetwork (unreadable, truncated, not ONNX, reaches outside its folder) and
     UnsupportedNetwork (operators or opsets outside the standard).
@@ -105,8 +109,9 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
         # Protobuf passes other bytes on if a file is damaged.
         if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in texts):
             raise InvalidNetwork(f"{shown} is not valid ONNX", why="A name in it is not UTF-8 text")
-    outside = _check_external_data(model, folder)
-    return replace(check_model(name, model, content, sha256), stored_bytes=len(content) + outside)
+    outside = _read_external_data(model, folder)
+    stored_bytes = len(content) + sum(outside.values())
+    return replace(check_model(name, model, content, sha256), stored_bytes=stored_bytes, is_external=bool(outside))
 
 
 def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") -> ModelFile:
@@ -158,22 +163,25 @@ def _plain_fields(descriptor: Descriptor) -> list[FieldDescriptor]:
     return [field for field in descriptor.fields if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE)]
 
 
-def _check_external_data(model: ModelProto, folder: Path | None) -> int:
+def _read_external_data(model: ModelProto, folder: Path | None) -> dict[Path, int]:
     """Check that external initializers lie in plain files inside the model's folder, and nothing else is external.
 
-    Returns the size of these files on the disk. Raises InvalidNetwork.
+    Reads small ones, and returns the size of each file on the disk. Raises InvalidNetwork.
     """
     external = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
-    files = dict(_check_external_tensor(tensor, folder) for tensor in external)
+    files = dict(_read_external_tensor(tensor, folder) for tensor in external)
     for message in _messages([*model.graph.sparse_initializer, *model.graph.node, *model.functions]):
         if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
             why = "Only initializers may keep their data in another file"
             raise InvalidNetwork(f"Tensor {message.name[:80]!r} of a node refers to external data", why=why)
-    return sum(files.values())
+    return files
 
 
-def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Path, int]:
-    """Return the file of a tensor's data and its size on the disk, where holes take no room; raises InvalidNetwork."""
+def _read_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Path, int]:
+    """Return the file of a tensor's data and its size on the disk, where holes take no room; raises InvalidNetwork.
+
+    Values that may decide shapes become part of the tensor.
+    """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
 
@@ -204,6 +212,15 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Pa
     if offset < 0 or length != needed or offset + length > status.st_size:
         why = f"It needs {needed} bytes; stated are {length} at {offset} of a file of {status.st_size} bytes"
         raise refuse(why)
+    if math.prod(tensor.dims) <= _MOST_READ:
+        try:
+            with open_plain(path) as file:
+                file.seek(offset)
+                tensor.raw_data = file.read(needed)
+        except OSError as error:
+            raise refuse(f"{location[:80]!r}: {error.strerror}") from error
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
     return path, min(status.st_size, status.st_blocks * _DISK_BLOCK)
 
 

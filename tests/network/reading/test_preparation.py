@@ -422,3 +422,5 @@ def test_impossible_shapes_are_refused() -> None:
     """Operands of impossible shapes raise InvalidNetwork, and the node is named."""
     with pytest.raises(InvalidNetwork, match="Add of x z"):
         network_of([node("Add", "x z", "y")], {"x": (1, 3), "z": (1, 4)})
+    with pytest.raises(InvalidNetwork, match=r"Add of x z.*sizes of the export"):
+        network_of([node("Add", "x z", "y")], {"x": (1, "n"), "z": (1, 4)}, dims={"n": 3})

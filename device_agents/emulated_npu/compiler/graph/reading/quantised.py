@@ -51,12 +51,17 @@ def with_origin(constant: LazyConstant, node: NodeProto, parents: Sequence[LazyC
 def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
     """Return the function that converts constants as a node does, to a type; None for any other node."""
     attributes = {item.name: item.i for item in node.attribute}
-    if node.op_type not in (DEQUANTIZE, QUANTIZE) or attributes.get("block_size", 0):
+    if node.op_type not in (DEQUANTIZE, QUANTIZE):
         return None
-    axis = attributes.get("axis", 1)
+    axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
 
     def parts(tensor: Array, scale: Array, zero_point: Array | None) -> tuple[Array, Array]:
         zeros = np.zeros((), np.int32) if zero_point is None else zero_point.astype(np.int32)
+        if block:
+            size = range(tensor.shape[axis])
+            given = (scale.astype(np.float32), zeros if zeros.ndim else np.zeros(scale.shape, np.int32))
+            factor, offset = (np.take(np.repeat(each, block, axis), size, axis) for each in given)
+            return factor, offset
         shape = [1] * tensor.ndim
         if max(scale.size, zeros.size) > 1:
             shape[axis] = -1
