@@ -15,8 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto
-
 from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, record_of
 from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion.fusion_rules import FusionRule
