@@ -7,7 +7,6 @@ get the shapes of their outputs. Networks repeat their nodes, so results are cac
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -235,17 +234,22 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
             varied[name] = kind
     try:
         found = _types_of_run(node, feeds, read)
-        for integer in (0, 2) if varied else ():
-            others = {name: np.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
-            with contextlib.suppress(*([CannotRun] if integer else [])):
-                if _types_of_run(node, feeds | others, read) != found:
-                    return {}
     except CannotRun as error:
         if varied:
             return {}
         step = "Use a version of ONNX Runtime that has it, or export the network without it"
         why = f"ONNX Runtime cannot run it on this machine: {str(error)[:200]}"
         raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step) from error
+    for integer in (0, 2) if varied else ():
+        others = {name: np.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
+        try:
+            again = _types_of_run(node, feeds | others, read)
+        except CannotRun:
+            if integer == 0:
+                return {}
+            continue
+        if again != found:
+            return {}
     return {name: helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape) for name, kind in found.items()}
 
 

@@ -36,6 +36,7 @@ from harness.settings import VALIDATION_PROCESSES
 from harness.validation.file_comparison import compare_with_file, openings, runs_s
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.results import NetworkValidation, Validation, keep_validation, validation_of
+from harness.validation.stopping_rule import StoppingRule
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
@@ -98,7 +99,7 @@ def validate(call: ValidationCall) -> Validation:
     note_refused(uncovered, note)
     if _are_compiled(cases, table):
         begin(observe, "estimating", effort_of(sum(efforts)), ahead={"measuring 1": 0.0})
-    rules = {case.whole.id: case.stopping_rule(call.policy.target, call.processes) for case in cases}
+    rules = {case.whole.id: StoppingRule(*case.covered, call.policy.target, call.processes) for case in cases}
     plan = ProcessPlan(validation_plan(cases), rules, call.policy, call.layers, strict, call.wait_s, call.variant)
     measured = measure_processes(table, workspace, plan, observe, call.stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
