@@ -72,14 +72,12 @@ def find_workspace(start: str | os.PathLike[str] | None = None) -> Workspace:
     """
     step = "Create it, or name another folder"
     try:
-        current = Path.cwd() if start is None else None
-    except FileNotFoundError as error:
-        step = "Change to a folder that exists"
-        raise ConfigurationError("The current folder was removed", next_step=step) from error
-    try:
-        folder = (current or Path(start or "")).resolve()
+        folder = (Path.cwd() if start is None else Path(start)).resolve()
         is_folder = folder.is_dir()
     except (OSError, TypeError, ValueError) as error:
+        if start is None and isinstance(error, FileNotFoundError):
+            step = "Change to a folder that exists"
+            raise ConfigurationError("The current folder was removed", next_step=step) from error
         raise ConfigurationError("The workspace is not a folder", why=str(error), next_step=step) from error
     if not is_folder:
         raise ConfigurationError(f"The workspace {folder} is not a folder", next_step=step)

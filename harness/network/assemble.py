@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -286,28 +286,37 @@ def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
 
     Indices lie within their table. Sequences have the length of the data, because their time depends on it.
     """
-    if (number := _of_whole_sequences(network, tensor)) is not None:
+    if (number := _of_whole_sequences(network, tensor, _COUNTS - {"ReduceSum"})) is not None:
         return number, number + 1
+    if _of_whole_sequences(network, tensor, _COUNTS) is not None:
+        return 1, 2
     bounds: list[int] = []
-    for node in network.readers(tensor):
-        if node.op in _INDEX_READERS and node.inputs[1] == tensor:
+    for node, read in _readers_behind(network, tensor, _VIEWS):
+        if node.op in _INDEX_READERS and node.inputs[1] == read:
             given = {item.name: item.i for item in node.proto.attribute}
             shape, first = network.types[node.inputs[0]].shape, given.get("batch_dims", 0)
-            indexed = shape[first : first + network.types[tensor].shape[-1]] if node.op.endswith("ND") else shape
+            indexed = shape[first : first + network.types[read].shape[-1]] if node.op.endswith("ND") else shape
             bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
-        elif node.op in _VIEWS and (found := integer_range(network, node.outputs[0])):
-            bounds.append(found[1])
     return (0, min(bounds)) if bounds else None
 
 
-def _of_whole_sequences(network: Network, tensor: str) -> int | None:
-    """Return the number in a tensor of lengths, or in a mask that a network counts, if all sequences are whole."""
-    for node in network.readers(tensor):
+def _readers_behind(network: Network, tensor: str, passed: Set[str]) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes that read a tensor, or what `passed` operators make of it, each with what it reads."""
+    waiting, made = [tensor], {tensor}
+    for read in waiting:
+        for node in network.readers(read):
+            yield node, read
+            if node.op in passed and node.outputs[0] not in made:
+                made.add(node.outputs[0])
+                waiting.append(node.outputs[0])
+
+
+def _of_whole_sequences(network: Network, tensor: str, passed: Set[str]) -> int | None:
+    """Return the length of whole sequences if a tensor, or what `passed` operators make of it, has lengths."""
+    for node, read in _readers_behind(network, tensor, passed):
         place = _LENGTHS.get(node.op, 0)
-        if place and tensor in node.inputs[place : place + 1]:
+        if place and read in node.inputs[place : place + 1]:
             return _last_place(network, node) if node.op == GROUPED else _steps(network, node)
-        if node.op in _COUNTS and (number := _of_whole_sequences(network, node.outputs[0])) is not None:
-            return 1 if node.op == "ReduceSum" else number
     return None
 
 

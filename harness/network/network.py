@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.array_types import Array
 from harness.network.operator_kinds import ACTIVATIONS, CONVOLUTIONS
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto
+
+    from harness.array_types import Array  # numpy is a third of the start of a command
 
 PACKED = {"int4": 2, "uint4": 2}
 """Types of which a byte holds several elements, and how many."""

@@ -22,7 +22,7 @@ _HOW_TO_WRITE = (
     'Write one: [nightly] with devices = ["NAME"], then [[set]] with a name and networks; see docs/nightly.md'
 )
 _SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,4})?)\s*%\Z")
-_DIM = r"--dim (?:'[^']*'|\S+=\S+)"
+_DIM = r"""--dim (?:(?:'[^']*'|"'")+|\S+=\S+)"""
 _DIMS = re.compile(rf"{_DIM}(?: {_DIM})*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")

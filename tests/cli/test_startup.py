@@ -21,9 +21,10 @@ def test_an_estimate_of_a_network_that_was_read_before_loads_no_runtime(tmp_path
     assert not {"onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "paramiko"} & set(loaded)
 
 
-def test_a_session_with_this_machine_loads_no_ssh() -> None:
-    """The modules of a session are loaded without paramiko, which takes a third of the time."""
-    program = "import sys, harness.device.session; sys.exit('paramiko' in sys.modules)"
+@pytest.mark.parametrize(("module", "slow"), [("harness.device.session", "paramiko"), ("harness.cli.app", "numpy")])
+def test_a_module_loads_nothing_slow_that_it_does_not_need(module: str, slow: str) -> None:
+    """A session with this machine needs no SSH, and the texts of the command line no arrays."""
+    program = f"import sys, {module}; sys.exit('{slow}' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -166,6 +166,14 @@ def test_sequences_are_as_long_as_the_data() -> None:
     assert integer_range(network, "last") == (8, 9)
 
 
+def test_many_ways_from_a_tensor_to_its_readers_take_no_time() -> None:
+    """Subs in a row, each of the two results before it, have more ways than could be followed, and are deep."""
+    results = ["x", "x", *(f"y{at}" for at in range(1500))]
+    nodes = [node("Sub", f"{results[at]} {results[at + 1]}", results[at + 2]) for at in range(1500)]
+    network = prepared(model_of(nodes, {"x": (1, 8)}, (results[-1],)))
+    assert integer_range(network, "x") is None
+
+
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 def test_recurrent_networks_execute_all_steps(op: str) -> None:
     """The lengths of sequences that an exporter makes an input are the number of steps: others would take less time."""
