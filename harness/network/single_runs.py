@@ -7,6 +7,7 @@ They share one session, because opening one takes longer than running it.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
             raise MemoryError(f"Node {node.name[:80]!r} ({node.op}) takes too much memory") from error
-        raise CannotRun(" ".join(str(error).split()).rpartition(": ")[2]) from error
+        raise CannotRun(re.split(": |, Error ", " ".join(str(error).split()))[-1]) from error
     return {name: np.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
 

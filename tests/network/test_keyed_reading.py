@@ -184,6 +184,16 @@ def test_shapes_in_another_file_decide_the_network(tmp_path: Path) -> None:
     found = reader.load(str(path)).layers
     (tmp_path / "shapes").write_bytes(np.array([16, 2]).tobytes())
     assert found and reader.load(str(path)).layers != found
+    # With weights before the shape that would take all memory for reading, it is known as well.
+    model = onnx.load(path)
+    (tmp_path / "weights").write_bytes(bytes(256 * 256 * 4))
+    weight = TensorProto(data_type=TensorProto.FLOAT, dims=(256, 256), data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="weights")
+    for number in range(3000):
+        weight.name = f"w{number}"
+        model.graph.initializer.insert(0, weight)
+    onnx.save(model, path)
+    assert reader.load(str(path)).layers not in ((), found)
 
 
 HOSTILE: dict[str, Callable[[bytes], bytes]] = {

@@ -1,5 +1,6 @@
 """nightly.toml: the meaning of its keys, and the errors for invalid plans."""
 
+import shlex
 from datetime import date, datetime, time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from night_lab import Lab
 
 from harness.errors import ConfigurationError
 from harness.nightly.night_plan import NightPlan, load_plan
-from harness.nightly.plan_file import NightSettings
+from harness.nightly.plan_file import NightSettings, in_plan
 
 HEAD = '[nightly]\ndevices = ["one"]\n'
 SET = '[[set]]\nname = "s"\nnetworks = ["builtin:resnet50"]\n'
@@ -125,3 +126,12 @@ def test_small_hours_belong_to_the_evening_before() -> None:
     """02:00 belongs to yesterday's night, 23:00 to today's."""
     plan = NightPlan(Path("p"), ())
     assert plan.night(datetime(2026, 11, 21, 2)) == plan.night(datetime(2026, 11, 20, 23)) == date(2026, 11, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("batch", "batch"), ("x.0", '"x.0"'), ("my dim", '"my dim"'), ("it's", '"it\'s"')]
+)
+def test_advice_names_the_key_of_the_plan(name: str, key: str) -> None:
+    """An option with a dimension of any name becomes the key of a set; other words stay."""
+    options = " ".join(f"--dim {shlex.quote(f'{one}=1')}" for one in (name, "other"))
+    assert in_plan(f"Give {options} with --dim") == f"Give dims = {{{key} = 1, other = 1}} in the set with --dim"

@@ -31,6 +31,8 @@ _INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
 _DISK_BLOCK = 512
 _MOST_READ = 1 << 16
 """External tensors of more elements are weights, of which only the type is needed."""
+_MOST_READ_BYTES = 32 << 20
+"""So much of external tensors is read, the smallest first: what may decide shapes is small."""
 _LARGE_BYTES = 1 << 16
 _MOST_VERSION = (1 << 31) - 1
 """ONNX finds operators by versions of 32 bits."""
@@ -46,7 +48,7 @@ class ModelFile:
     """A checked model, its name in reports, the hash of the bytes that it was read from, and how much was stored.
 
     `stored_bytes` counts the file, and its external data as they occupy the disk. `is_external` says whether there are
-    external data; of small tensors, such as shapes and scales, they are part of the model.
+    external data; of the smallest tensors, such as shapes and scales, they are part of the model.
     """
 
     name: str
@@ -169,7 +171,11 @@ def _read_external_data(model: ModelProto, folder: Path | None) -> dict[Path, in
     Reads small ones, and returns the size of each file on the disk. Raises InvalidNetwork.
     """
     external = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
-    files = dict(_read_external_tensor(tensor, folder) for tensor in external)
+    files, left_bytes = dict[Path, int](), _MOST_READ_BYTES
+    for tensor in sorted(external, key=lambda tensor: math.prod(tensor.dims)):
+        path, size = _read_external_tensor(tensor, folder, left_bytes)
+        files[path] = size
+        left_bytes -= len(tensor.raw_data)
     for message in _messages([*model.graph.sparse_initializer, *model.graph.node, *model.functions]):
         if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
             why = "Only initializers may keep their data in another file"
@@ -177,10 +183,10 @@ def _read_external_data(model: ModelProto, folder: Path | None) -> dict[Path, in
     return files
 
 
-def _read_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Path, int]:
+def _read_external_tensor(tensor: TensorProto, folder: Path | None, left_bytes: int) -> tuple[Path, int]:
     """Return the file of a tensor's data and its size on the disk, where holes take no room; raises InvalidNetwork.
 
-    Values that may decide shapes become part of the tensor.
+    Values that may decide shapes become part of the tensor, if they take no more than `left_bytes`.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -209,10 +215,10 @@ def _read_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Pat
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
     except (KeyError, ValueError) as error:
         raise refuse("Its offset, length or element type is not valid") from error
-    if offset < 0 or length != needed or offset + length > status.st_size:
+    if min(offset, needed) < 0 or length != needed or offset + length > status.st_size:
         why = f"It needs {needed} bytes; stated are {length} at {offset} of a file of {status.st_size} bytes"
         raise refuse(why)
-    if math.prod(tensor.dims) <= _MOST_READ:
+    if math.prod(tensor.dims) <= _MOST_READ and needed <= left_bytes:
         try:
             with open_plain(path) as file:
                 file.seek(offset)

@@ -259,9 +259,10 @@ def test_an_operator_that_fails_for_its_values_depends_on_data() -> None:
 
 def test_an_operator_without_kernel_is_named() -> None:
     """A network with an operator that ONNX Runtime cannot run here is refused for that reason, not measured in part."""
-    nodes = [node("Relu", "x", "r"), node("NoSuchOperator", "r", "y", domain="com.microsoft")]
-    with pytest.raises(UnsupportedNetwork, match=r"NoSuchOperator.*cannot run it on this machine: .*not a registered"):
-        prepared(runtime_model(nodes, {"x": (2, 3)}))
+    for op, why in (("NoSuchOperator", ".*not a registered"), ("MoE", "Node with schema.* has input size 1 ")):
+        nodes = [node("Relu", "x", "r"), node(op, "r", "y", domain="com.microsoft")]
+        with pytest.raises(UnsupportedNetwork, match=f"{op}.*cannot run it on this machine: {why}"):
+            prepared(runtime_model(nodes, {"x": (2, 3)}))
 
 
 def test_the_default_of_a_transform_is_that_of_the_operator() -> None:
