@@ -11,9 +11,13 @@ from test_night_comparison import RULES, SLOW, nights, report
 
 from harness.errors import UsageError
 from harness.fleet.store import Acceptance, FleetStore
+from harness.measure.journal.journal import Journal
+from harness.nightly import night_rehearsal
 from harness.nightly.night_rehearsal import rehearse
+from harness.nightly.night_report import SetComparison
 from harness.nightly.set_comparison import compare_watches
 from harness.nightly.set_history import accept_changes, set_histories
+from harness.slowdowns.findings import Subject
 from harness.workspace import Workspace
 
 
@@ -93,3 +97,22 @@ def test_rehearsals_and_histories_need_nights(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No night has measured two"):
         set_histories(lab.workspace, ("two",), 10, 0.01)
     assert set_histories(lab.workspace, (), 10, 0.01) == ()
+
+
+def test_a_rehearsal_counts_only_what_has_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest detectable change is that of the named layer in any context, not of names that begin alike."""
+    lab = Lab(tmp_path)
+    with Journal(lab.workspace.journal):
+        watches = nights([MadeDevice()] * 2)
+    named = [("n5", "Conv", 0.02), ("n5", "Conv, alone", 0.03), ("n51", "Conv", 0.01)]
+    watched = tuple(Subject("layer", name, op, ("ab",)) for name, op, _ in named)
+    detectable = {f"layer {name} ({op}) in ab": change for name, op, change in named}
+    for name, value in {
+        "watched_sets": ["s"],
+        "read_watches": watches,
+        "_watched": watched,
+        "compare_watches": SetComparison("one", "s", 1, False, detectable),
+    }.items():
+        monkeypatch.setattr(night_rehearsal, name, lambda *_, value=value: value)
+    (found,) = rehearse(lab.workspace, "one", {"n5": 1.1}, RULES)
+    assert found.least == {"n5": 0.02}
