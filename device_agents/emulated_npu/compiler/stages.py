@@ -46,8 +46,6 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Item, Sp
 
 _COMPARED_ITEMS = 6000
 """Items that are scheduled to compare the chains of a network with others."""
-_SHORT_ITEMS = 1000
-"""Items of a program that is also compared with chains in less of NB: a larger buffer should not make it slower."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -84,10 +82,6 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    if best.items <= _SHORT_ITEMS:
-        found = predictor.candidates_in_less_room(best.division.graph, best.decisions)
-        smaller = (schedule(best.division.graph, decisions) for decisions in found)
-        best = min((best, *smaller), key=lambda way: way.predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:

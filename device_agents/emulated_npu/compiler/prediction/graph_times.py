@@ -13,7 +13,6 @@ from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import (
     decide_by_each_assumption,
-    decide_in_less_room,
     other_chains,
 )
 from device_agents.emulated_npu.compiler.splitting.division import divide
@@ -48,10 +47,6 @@ class GraphPredictor:
         """
         for planner in self._planners(graph)[:-1]:
             yield from decide_by_each_assumption(planner)
-
-    def candidates_in_less_room(self, graph: Graph, chains: tuple[Decision, ...]) -> Iterator[tuple[Decision, ...]]:
-        """Yield the chains of a graph that are best in less of NB than these use, as `decide_in_less_room` does."""
-        yield from decide_in_less_room(self._planners(graph)[0], chains)
 
     def others(
         self, graph: Graph, chains: tuple[Decision, ...], tried: Set[Sequence[int]]

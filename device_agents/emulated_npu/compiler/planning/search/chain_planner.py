@@ -100,17 +100,10 @@ class Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
         if halo_bytes not in self._within:
             other = self._within[halo_bytes] = copy.copy(self)
-            budgets = (
-                replace(budget, halo_bytes=min(halo_bytes, budget.halo_bytes), reserved_bytes=halo_bytes)
-                for budget in self._budgets
-            )
+            budgets = (replace(budget, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for budget in self._budgets)
             other._budgets, other._wider, other._known = tuple(budgets), self._known, {}
             other._within, other._candidates = {}, {}
         return self._within[halo_bytes].assuming(self._assumed)
-
-    def within_room(self, room_bytes: int) -> Planner:
-        """Return a planner that uses at most so many bytes of NB."""
-        return self.within(self._budgets[0].nb_bytes - room_bytes)
 
     def assuming(self, place: int) -> Planner:
         """Return a planner by another of ASSUMPTIONS; it shares all estimates."""

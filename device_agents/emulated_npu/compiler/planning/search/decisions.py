@@ -54,25 +54,6 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
             yield (planner.whole(),)
 
 
-def decide_in_less_room(planner: Planner, decisions: Sequence[Decision]) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains that are best in less of NB than these use, the next power of two below, each once.
-
-    A machine with a smaller buffer has them. Where options fix chains there are none.
-    """
-    if planner.options.chains != "auto":
-        return
-    used_bytes = max(plan.nb_bytes + plan.halo_bytes for decision in decisions for plan in decision.chains)
-    room_bytes = (1 << used_bytes.bit_length() - 1) // (1 if used_bytes.bit_count() > 1 else 2)
-    seen: list[list[tuple[ChainPlan, ...]]] = []
-    with contextlib.suppress(DoesNotFit):
-        for place in range(len(ASSUMPTIONS)):
-            smaller = planner.assuming(place).within_room(room_bytes)
-            found = _decisions(smaller, smaller.outline().ends)
-            if [each.chains for each in found] not in seen:
-                seen.append([each.chains for each in found])
-                yield found
-
-
 def other_chains(
     planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
