@@ -28,6 +28,7 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.data_movement import (
+    ALONG_AXES,
     BROADCAST,
     MAP,
     NUMBER,
@@ -255,6 +256,9 @@ class ElementwiseBlock(_PlaneBlock):
         "Gelu",
         "Exp",
         "Log",
+        "Erf",
+        "Sin",
+        "Sqrt",
         "Elu",
         "Softplus",
         "BatchNormalization",
@@ -283,9 +287,10 @@ class ResizingBlock(_PlaneBlock):
     op: Literal["Resize"]
     scale: Sizes
     mode: Annotated[Choices, choices_of("nearest", "linear")] = Choices(("nearest", "linear"))
+    context: Context = "map"
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        return Resizing(**values)
+        return Resizing(**values, context=self.context)
 
 
 class JoiningBlock(_PlaneBlock):
@@ -349,9 +354,9 @@ class PickingBlock(Block):
 
 
 class RowwiseBlock(Block):
-    """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
+    """Operators along an axis of matrices: the last one, or for those of `ALONG_AXES` any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"]
+    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "Expand", "TopK"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))
@@ -361,7 +366,7 @@ class RowwiseBlock(Block):
     def _fits_the_operator(self) -> RowwiseBlock:
         if self.op != "LayerNormalization" and True in self.residual.values:
             raise ValueError(f"{self.op} has no residual")
-        allowed = (1, 2) if self.op == "ReduceMean" else (2,)
+        allowed = (1, 2) if self.op in ALONG_AXES else (2,)
         if not isinstance(self.axis, Choices) or not set(self.axis.values) <= set(allowed):
             raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")
         return self

@@ -26,8 +26,11 @@ _LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
 _SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
 _CURVES = frozenset({"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softsign", "Exp", "Pow"})
 _EXPONENTIALS = frozenset({"Softplus", "Mish", "Elu", "Selu", "Celu", "Log", "Sinh", "Cosh"})
-_SCALAR = _EXPONENTIALS | {"Sin", "Cos", "Tan", "Atan", "Asin", "Acos"}
+_SCALAR = _EXPONENTIALS | {"Atan", "Asin", "Acos"}
 """Curves that runtimes compute an element at a time: each takes many times as long as those of `_CURVES`."""
+_PERIODIC = frozenset({"Sin", "Cos", "Tan"})
+"""Curves of which runtimes first find the period: on cpu01 an element takes 10 times as long as an Exp of one, and a
+sixth of a Softplus."""
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
@@ -113,6 +116,6 @@ def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
     if any("Linear" in name for name in own):
         return "quantised"
-    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR]
-    kinds = {"scalar": _SCALAR, "curve": _CURVES}
+    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR | _PERIODIC]
+    kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES}
     return strange[0] if strange else next((kind for kind, ops in kinds.items() if ops.intersection(own)), "simple")
