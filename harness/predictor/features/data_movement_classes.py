@@ -35,13 +35,15 @@ _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
+ROWS = "Rows"
+"""The name of a Transpose that moves rows of several elements, which are copied one after another."""
 SELECT = "Select"
 """The name of a Gather with one index: it copies a part of its input, as a Slice does."""
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
     "picked": PICKING,
-    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
+    "order": frozenset({"Transpose", ROWS, "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """What devices compute as part of an operator on integers that is between them."""
@@ -100,7 +102,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute", INTERPOLATE, SELECT}:
+    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, SELECT}:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
