@@ -59,6 +59,9 @@ _AS_SEVERAL = frozenset({"Gelu", "HardSigmoid", "LayerNormalization"})
 _ON_INTEGERS = _PRODUCTS | _AS_ONE_LAYER | _MOVED | _AS_SEVERAL
 """Operators that may be on integers: ONNX Runtime executes them as one layer, or quantised networks often have them."""
 
+_Paired = Literal["Add", "Mul", "Sub", "Div"]
+_Curve = Literal["Sigmoid", "Tanh", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Exp", "Log", "Erf", "Sin", "Sqrt"]
+_Rectifier = Literal["Relu", "LeakyRelu", "PRelu", "Elu", "Softplus"]
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
 Context = Literal["map", "chip", "outside"]
@@ -240,30 +243,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 class ElementwiseBlock(_PlaneBlock):
     """Operators on each element of one tensor, or of two: of the same shape, one value per channel, or constant."""
 
-    op: Literal[
-        "Add",
-        "Mul",
-        "Sub",
-        "Div",
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Swish",
-        "HardSwish",
-        "HardSigmoid",
-        "LeakyRelu",
-        "PRelu",
-        "Gelu",
-        "Exp",
-        "Log",
-        "Erf",
-        "Sin",
-        "Sqrt",
-        "Elu",
-        "Softplus",
-        "BatchNormalization",
-        "LRN",
-    ]
+    op: Literal[_Paired, _Curve, _Rectifier, "BatchNormalization", "LRN"]
     operand: Annotated[Choices, choices_of("map", BROADCAST, NUMBER, WEIGHT)] = Choices(("map",))
     layout: Layouts = _MAPS
 

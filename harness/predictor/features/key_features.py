@@ -106,12 +106,10 @@ def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerF
 def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None:
     try:
         parsed = parse_key(signature)
+        if parsed is None:
+            return None
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
-        return (
-            None
-            if parsed is None
-            else replace(features_of(parsed, plain=bool(context) and not maps), maps=maps, warm=warm)
-        )
+        return replace(features_of(parsed, plain=bool(context) and not maps), maps=maps, warm=warm)
     except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
 
@@ -336,15 +334,8 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     (*read_maps, in_size), (batch, channels, out_size) = image(in_shape), image(out_shape)
     if read_maps != [batch, channels]:  # what a reduction combines is counted in its window
         in_size = (max(1, math.prod(in_shape) // (batch * channels)), 1)
-    found = channelwise(
-        path,
-        batch=batch,
-        channels=channels,
-        in_size=in_size,
-        out_size=out_size,
-        kernel=kernel,
-        stride=stride,
-    )
+    planes = {"in_size": in_size, "out_size": out_size, "kernel": kernel, "stride": stride}
+    found = channelwise(path, batch=batch, channels=channels, **planes)
     paged = any(map(is_paged, layer.operators))
     found = replace(found, extra_operands=max(0, extra), element_bytes=item)
     return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
