@@ -30,6 +30,11 @@ def is_general(operator: KeyOperator) -> bool:
     return len(order) > 0 and all(rest != sorted(rest) for rest in without)
 
 
+def moves_rows(operator: KeyOperator) -> bool:
+    """Return whether a transposition leaves its last axis, so that it moves rows of several elements."""
+    return _unmoved(*_transposed(operator)) > 1
+
+
 def is_paged(operator: KeyOperator) -> bool:
     """Return whether a transposition reads or writes one element from each of many pages.
 
