@@ -1,7 +1,5 @@
 """Configurations of layers that move or combine elements without a product of matrices."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

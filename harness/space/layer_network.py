@@ -1,7 +1,5 @@
 """Configurations as one network that a device can run, each layer between its own neighbours."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal

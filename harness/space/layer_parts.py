@@ -1,7 +1,5 @@
 """The operators of layers in the form in which exporters and quantisers write them, on floats or on integers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """How a data-movement layer accesses memory: the length of what is contiguous, in elements, and how many tensors."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

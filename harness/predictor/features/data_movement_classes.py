@@ -4,8 +4,6 @@ A path such as `move/map/simple/Add+Relu`. Layers of one kind run similar loops 
 that no entry has is predicted from others of its kind, and an operator of no known kind only from entries of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ network can be predicted. Classes of operators are paths, `mac/conv/dense/Relu`:
 layers that share only its beginning run similar code.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The features of a layer that a predictor learns from: operator, shapes, window, groups, and derived sizes."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
