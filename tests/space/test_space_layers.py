@@ -263,9 +263,14 @@ def test_devices_that_fuse_execute_no_layer_together_with_a_neighbour(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Elementwise, rowwise and recurrent layers of a space stay separate layers with one kind of sources."""
+    """Elementwise, rowwise and recurrent layers of a space stay separate layers with one kind of sources.
+
+    The emulated NPU makes a view of an Expand, which its reader reads.
+    """
     monkeypatch.chdir(tmp_path)
-    layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Elementwise | Rowwise)]
+    views = {"Expand"} if backend is EmulatedNpuBackend else set()
+    kinds = [layer for layer in EVERY_KIND if isinstance(layer, Elementwise | Rowwise)]
+    layers: list[Configuration] = [layer for layer in kinds if layer.op not in views]
     layers += [Elementwise("Add", 2, 1, 16, (7, 7), layout="rows"), Elementwise("Erf", 1, 1, 16, (7, 7), layout="rows")]
     layers += [Recurrent("LSTM", 9, 16, 8, 2), Recurrent("GRU", 5, 8, 16, 1)]
     own = own_layers(_cut_as_reported(backend({}), network_of(layers, "some", sources)))
