@@ -28,6 +28,7 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.data_movement import (
+    ALONG_AXES,
     BROADCAST,
     MAP,
     NUMBER,
@@ -58,6 +59,9 @@ _AS_SEVERAL = frozenset({"Gelu", "HardSigmoid", "LayerNormalization"})
 _ON_INTEGERS = _PRODUCTS | _AS_ONE_LAYER | _MOVED | _AS_SEVERAL
 """Operators that may be on integers: ONNX Runtime executes them as one layer, or quantised networks often have them."""
 
+_Paired = Literal["Add", "Mul", "Sub", "Div"]
+_Curve = Literal["Sigmoid", "Tanh", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Exp", "Log", "Erf", "Sin", "Sqrt"]
+_Rectifier = Literal["Relu", "LeakyRelu", "PRelu", "Elu", "Softplus"]
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
 Context = Literal["map", "chip", "outside"]
@@ -239,27 +243,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 class ElementwiseBlock(_PlaneBlock):
     """Operators on each element of one tensor, or of two: of the same shape, one value per channel, or constant."""
 
-    op: Literal[
-        "Add",
-        "Mul",
-        "Sub",
-        "Div",
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Swish",
-        "HardSwish",
-        "HardSigmoid",
-        "LeakyRelu",
-        "PRelu",
-        "Gelu",
-        "Exp",
-        "Log",
-        "Elu",
-        "Softplus",
-        "BatchNormalization",
-        "LRN",
-    ]
+    op: Literal[_Paired, _Curve, _Rectifier, "BatchNormalization", "LRN"]
     operand: Annotated[Choices, choices_of("map", BROADCAST, NUMBER, WEIGHT)] = Choices(("map",))
     layout: Layouts = _MAPS
 
@@ -283,9 +267,10 @@ class ResizingBlock(_PlaneBlock):
     op: Literal["Resize"]
     scale: Sizes
     mode: Annotated[Choices, choices_of("nearest", "linear")] = Choices(("nearest", "linear"))
+    context: Context = "map"
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        return Resizing(**values)
+        return Resizing(**values, context=self.context)
 
 
 class JoiningBlock(_PlaneBlock):
@@ -349,9 +334,9 @@ class PickingBlock(Block):
 
 
 class RowwiseBlock(Block):
-    """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
+    """Operators along an axis of matrices: the last one, or for those of `ALONG_AXES` any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean"]
+    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "Expand", "TopK"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))
@@ -361,7 +346,7 @@ class RowwiseBlock(Block):
     def _fits_the_operator(self) -> RowwiseBlock:
         if self.op != "LayerNormalization" and True in self.residual.values:
             raise ValueError(f"{self.op} has no residual")
-        allowed = (1, 2) if self.op == "ReduceMean" else (2,)
+        allowed = (1, 2) if self.op in ALONG_AXES else (2,)
         if not isinstance(self.axis, Choices) or not set(self.axis.values) <= set(allowed):
             raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")
         return self

@@ -1,10 +1,9 @@
 """Configurations of layers that move or combine elements without a product of matrices."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
+from harness.network.layers import FEATURE_MAP
 from harness.space.sized_layer import Shape, SizedLayer
 
 Pair = tuple[int, int]
@@ -27,6 +26,10 @@ ORDERS = {
 }
 """Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
 queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
+ALONG_AXES = ("ReduceMean", "ReduceMax", "Expand")
+"""Operators that make an axis of a matrix one element long, or repeat one of one element."""
+MOST_KEPT = 16
+"""The elements of each row that a TopK keeps."""
 MAP, ROWS = "map", "rows"
 """Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
@@ -62,7 +65,7 @@ class Elementwise(SizedLayer):
 
 @dataclass(frozen=True)
 class Rowwise(SizedLayer):
-    """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2.
+    """An operator on (1, rows, columns) along an axis: 2, or for those of `ALONG_AXES` 1 or 2.
 
     `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention.
     """
@@ -76,29 +79,37 @@ class Rowwise(SizedLayer):
     @property
     def inputs(self) -> list[Shape]:
         """Return the shapes of the inputs."""
-        return [(*self._outer, self.rows, self.columns)] * (1 + self.residual)
+        return [self._line if self.op == "Expand" else self._whole] * (1 + self.residual)
 
     @property
     def result(self) -> Shape:
         """Return the shape of the result."""
-        if self.op == "ReduceMean":
-            return (1, 1, self.columns) if self.axis == 1 else (1, self.rows, 1)
-        return (*self._outer, self.rows, self.columns)
+        if self.op == "TopK":
+            return (1, self.rows, min(self.columns, MOST_KEPT))
+        return self._line if self.op.startswith("Reduce") else self._whole
 
     @property
-    def _outer(self) -> Shape:
-        return (1, 1) if self.op == "Softmax" else (1,)
+    def _whole(self) -> Shape:
+        return (*((1, 1) if self.op == "Softmax" else (1,)), self.rows, self.columns)
+
+    @property
+    def _line(self) -> Shape:
+        return (1, 1, self.columns) if self.axis == 1 else (1, self.rows, 1)
 
 
 @dataclass(frozen=True)
 class Resizing(SizedLayer):
-    """A map made larger by a whole factor: each pixel repeated (nearest), or interpolated (linear)."""
+    """A map made larger by a whole factor: each pixel repeated (nearest), or interpolated (linear).
+
+    `context` is where the map comes from, as in `context_of`.
+    """
 
     batch: int
     channels: int
     size: Pair
     scale: int
     mode: str
+    context: str = FEATURE_MAP
 
     @property
     def inputs(self) -> list[Shape]:

@@ -1,7 +1,5 @@
 """Configurations as one network that a device can run, each layer between its own neighbours."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -28,7 +26,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Rowwise
+from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Resizing, Rowwise
 from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
 
 _NEIGHBOUR_CHANNELS = 4
@@ -99,7 +97,7 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
 
 def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer, sources: Sources) -> str:
     """Add a neighbour that writes a tensor, or an input of the network."""
-    context = layer.context if isinstance(layer, Convolution | Pooling) else FEATURE_MAP
+    context = layer.context if isinstance(layer, Convolution | Pooling | Resizing) else FEATURE_MAP
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
     if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:

@@ -1,7 +1,5 @@
 """The operators of layers in the form in which exporters and quantisers write them, on floats or on integers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -175,6 +173,10 @@ def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[s
         return parts.node(layer.op, name, [*sources, *(parts.weight(f"{name}.{one}", (layer.rows,)) for one in "sb")])
     if layer.op == "Softmax":
         return parts.node(layer.op, name, sources, axis=-1)
-    if layer.op == "ReduceMean":
+    if layer.op.startswith("Reduce"):
         return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
+    if layer.op == "TopK":
+        return parts.nodes_of(layer.op, name, [*sources, parts.numbers(f"{name}.kept", layer.result[-1:])], 2)[0]
+    if layer.op == "Expand":
+        return parts.node(layer.op, name, [*sources, parts.numbers(f"{name}.shape", layer.result)])
     return parts.activation(layer.op, name, sources)

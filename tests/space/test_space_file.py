@@ -15,9 +15,9 @@ from harness.space.space import load_space
 CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
 LSTM = '[[layers]]\nop = "LSTM"\nsteps = 8\ndepth = 8\ncolumns = 8\n'
 ONLY_FLOATS = {
-    "rows = 8\ncolumns = 8": "InstanceNormalization ReduceMean",
-    "channels = 8\nsize = 8": "BatchNormalization LRN Sub Div Exp Log Tanh HardSwish Swish PRelu Elu Relu Softplus",
-    "channels = 8\nsize = 7": "GlobalMaxPool",
+    "rows = 8\ncolumns = 8": "InstanceNormalization ReduceMean ReduceMax Expand TopK",
+    "channels = 8\nsize = 8": "BatchNormalization LRN Sub Div Erf Exp Log Sin Sqrt Tanh HardSwish Swish PRelu Elu Relu",
+    "channels = 8\nsize = 7": "GlobalMaxPool Softplus",
 }
 """Sizes, and operators of these sizes which ONNX Runtime makes floats of, or fuses with a neighbour on integers."""
 PRODUCT = '[[layers]]\nop = "MatMul"\nrows = 8\ndepth = 8\ncolumns = 8\n'

@@ -1,7 +1,5 @@
 """How a data-movement layer accesses memory: the length of what is contiguous, in elements, and how many tensors."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -28,6 +26,11 @@ def is_general(operator: KeyOperator) -> bool:
     _, order = _transposed(operator)
     without = ([one for one in order if one != axis] for axis in order)
     return len(order) > 0 and all(rest != sorted(rest) for rest in without)
+
+
+def moves_rows(operator: KeyOperator) -> bool:
+    """Return whether a transposition leaves its last axis, so that it moves rows of several elements."""
+    return _unmoved(*_transposed(operator)) > 1
 
 
 def is_paged(operator: KeyOperator) -> bool:

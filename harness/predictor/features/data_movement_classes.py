@@ -4,8 +4,6 @@ A path such as `move/map/simple/Add+Relu`. Layers of one kind run similar loops 
 that no entry has is predicted from others of its kind, and an operator of no known kind only from entries of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -26,19 +24,24 @@ _LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
 _SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
 _CURVES = frozenset({"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softsign", "Exp", "Pow"})
 _EXPONENTIALS = frozenset({"Softplus", "Mish", "Elu", "Selu", "Celu", "Log", "Sinh", "Cosh"})
-_SCALAR = _EXPONENTIALS | {"Sin", "Cos", "Tan", "Atan", "Asin", "Acos"}
+_SCALAR = _EXPONENTIALS | {"Atan", "Asin", "Acos"}
 """Curves that runtimes compute an element at a time: each takes many times as long as those of `_CURVES`."""
+_PERIODIC = frozenset({"Sin", "Cos", "Tan"})
+"""Curves of which runtimes first find the period: on cpu01 an element takes 10 times as long as an Exp of one, and a
+sixth of a Softplus."""
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
+ROWS = "Rows"
+"""The name of a Transpose that moves rows of several elements, which are copied one after another."""
 SELECT = "Select"
 """The name of a Gather with one index: it copies a part of its input, as a Slice does."""
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
     "picked": PICKING,
-    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
+    "order": frozenset({"Transpose", ROWS, "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """What devices compute as part of an operator on integers that is between them."""
@@ -97,7 +100,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute", INTERPOLATE, SELECT}:
+    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, SELECT}:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
@@ -113,6 +116,6 @@ def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
     if any("Linear" in name for name in own):
         return "quantised"
-    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR]
-    kinds = {"scalar": _SCALAR, "curve": _CURVES}
+    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR | _PERIODIC]
+    kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES}
     return strange[0] if strange else next((kind for kind, ops in kinds.items() if ops.intersection(own)), "simple")

@@ -5,8 +5,6 @@ network can be predicted. Classes of operators are paths, `mac/conv/dense/Relu`:
 layers that share only its beginning run similar code.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUC
 from harness.predictor.features.contiguous_lengths import (
     is_general,
     is_paged,
+    moves_rows,
     normalised_rows,
     parts_of,
     reduced,
@@ -29,6 +28,7 @@ from harness.predictor.features.data_movement_classes import (
     COPY,
     INTERPOLATE,
     NORM,
+    ROWS,
     SELECT,
     along_columns,
     between_conversions,
@@ -104,14 +104,19 @@ def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerF
 def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None:
     try:
         parsed = parse_key(signature)
+        if parsed is None:
+            return None
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
-        return None if parsed is None else replace(features_of(parsed), maps=maps, warm=warm)
+        return replace(features_of(parsed, plain=bool(context) and not maps), maps=maps, warm=warm)
     except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
 
 
-def features_of(parsed: ParsedKey) -> LayerFeatures:
-    """Return the features of a parsed key; raises MalformedKey and UsageError for one that contradicts itself."""
+def features_of(parsed: ParsedKey, *, plain: bool = False) -> LayerFeatures:
+    """Return the features of a parsed key; raises MalformedKey and UsageError for one that contradicts itself.
+
+    `plain` states that no input is a feature map: then the last axis of any tensor holds what lies together.
+    """
     for place, operator in enumerate(parsed.operators):
         weight = weight_slot(operator.op)
         if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:
@@ -124,7 +129,7 @@ def features_of(parsed: ParsedKey) -> LayerFeatures:
             continue
         if found is not None:
             return found
-    return _mover(replace(parsed, operators=between_conversions(parsed.operators)))
+    return _mover(replace(parsed, operators=between_conversions(parsed.operators)), plain)
 
 
 def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures | None:
@@ -288,7 +293,7 @@ def _extra_operands(layer: ParsedKey, place: int, elements: int) -> int:
     return sum(math.prod(layer.inputs[int(read[1:])].shape or ()) >= elements for read in sorted(reads))
 
 
-def _mover(layer: ParsedKey) -> LayerFeatures:
+def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     """Return the features of a layer without products: the bytes it reads and writes, and its window."""
     read = max(layer.inputs, key=lambda tensor: tensor.bytes, default=layer.outputs[0])
     written = max(layer.outputs, key=lambda tensor: tensor.bytes)
@@ -323,19 +328,12 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
-    image = _rows if path.startswith(NORM) else _map if window is not None else _image
+    image = _map if window is not None else _rows if plain or path.startswith(NORM) else _image
     (*read_maps, in_size), (batch, channels, out_size) = image(in_shape), image(out_shape)
     if read_maps != [batch, channels]:  # what a reduction combines is counted in its window
         in_size = (max(1, math.prod(in_shape) // (batch * channels)), 1)
-    found = channelwise(
-        path,
-        batch=batch,
-        channels=channels,
-        in_size=in_size,
-        out_size=out_size,
-        kernel=kernel,
-        stride=stride,
-    )
+    planes = {"in_size": in_size, "out_size": out_size, "kernel": kernel, "stride": stride}
+    found = channelwise(path, batch=batch, channels=channels, **planes)
     paged = any(map(is_paged, layer.operators))
     found = replace(found, extra_operands=max(0, extra), element_bytes=item)
     return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
@@ -373,6 +371,8 @@ def _name(operator: KeyOperator) -> str:
         return "Cubic" if mode == "cubic" else INTERPOLATE
     if is_general(operator) or operator.op in ("DepthToSpace", "SpaceToDepth"):  # these are such transpositions
         return "Permute"
+    if moves_rows(operator):
+        return ROWS
     index = operator.tensor(1).shape if operator.op == "Gather" else None
     if index is not None and math.prod(index) == 1:
         return SELECT

@@ -1,7 +1,5 @@
 """The features of a layer that a predictor learns from: operator, shapes, window, groups, and derived sizes."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -47,16 +45,16 @@ class LayerFeatures:
 
     `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool", or a
     path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
-    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; each step
-    of a recurrent layer reads the weights of its state again, which counts.
-    `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
-    fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
-    nothing interrupts it: a transposition of the last axis has runs of one element. `maps` counts the inputs that are
-    feature maps, `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds
-    its weights and code in the caches of a processor, as in a small network. `result_elements` counts the elements of
-    the result where they are not those of the loop nest: a transposed convolution adds up a larger product, which not
-    every device writes. It is 0 elsewhere. `parts` counts the tensors that a layer joins or divides: each has a start
-    of its own. `paged` states that a transposition reads or writes elements that are whole pages apart.
+    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; each step of
+    a recurrent layer reads the weights of its state again, which counts. `extra_operands` counts further tensors of the
+    output's shape that the layer reads, such as the other summand of a fused residual addition. `run` counts the
+    elements that a layer moves or combines without a jump in memory, 0 where nothing interrupts it: a transposition of
+    the last axis has runs of one element. `maps` counts the inputs that are feature maps, `Network.feature_maps`: other
+    readers wait for their conversion. `warm` states that the layer finds its weights and code in the caches of a
+    processor, as in a small network. `result_elements` counts the elements of the result where they are not those of
+    the loop nest: a transposed convolution adds up a larger product, which not every device writes. It is 0 elsewhere.
+    `parts` counts the tensors that a layer joins or divides, or the steps of a recurrent one: each has a start of its
+    own. `paged` states that a transposition reads or writes elements that are whole pages apart.
     """
 
     operator: str
@@ -262,11 +260,12 @@ def recurrent(
 ) -> LayerFeatures:
     """Return a recurrent layer of `columns` gates: a product of all gates for each step, a group for each direction.
 
-    A step needs the state of the one before it, so that it reads the weights of the state again.
+    A step needs the state of the one before it, so that it reads the weights of the state again, and has a start of its
+    own.
     """
     found = matrix_product(rows=steps * batch, depth=inputs + state, columns=columns, batch=directions)
     read = directions * columns * (inputs + steps * state)
-    return replace(found, operator=f"{RECURRENT}/{operator}", weight_elements=read)
+    return replace(found, operator=f"{RECURRENT}/{operator}", weight_elements=read, parts=steps * directions)
 
 
 def channelwise(

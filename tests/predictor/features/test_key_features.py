@@ -150,13 +150,14 @@ def test_planes_are_normalised_as_rows(shape: str) -> None:
 def test_recurrent_layers_by_hand(op: str, gates: int) -> None:
     """A recurrent layer is a product of all gates for each step and direction, of the inputs and the state.
 
-    Each step reads the weights of the state.
+    Each step reads the weights of the state, and has a start of its own.
     """
     weights = f"c:float32[2,{gates * 64},32],c:float32[2,{gates * 64},64],c:float32[2,{2 * gates * 64}]"
     layer = described(f"k1|x0:float32[9,1,32]|{op}(x0,{weights}){{hidden_size=64}}|->t0:float32[9,2,1,64]")
     assert (layer.operator, layer.rows, layer.groups) == (f"mac/recurrent/steps/{op}", 9, 2)
     assert layer.macs == 2 * 9 * gates * 64 * (32 + 64)
     assert layer.weight_elements == 2 * gates * 64 * (32 + 9 * 64)
+    assert layer.parts == 2 * 9
 
 
 def test_a_reduction_has_the_same_features_with_and_without_the_axes_that_it_reduces() -> None:
@@ -366,12 +367,20 @@ def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
 
 @pytest.mark.parametrize(
     ("order", "name"),
-    [("0,2,1,3", "Transpose"), ("0,3,1,2", "Transpose"), ("0,3,2,1", "Permute"), ("2,3,0,1", "Permute")],
+    [("0,2,1,3", "Rows"), ("0,3,1,2", "Transpose"), ("0,3,2,1", "Permute"), ("2,3,0,1", "Permute")],
 )
 def test_one_axis_or_several_move(order: str, name: str) -> None:
-    """A transposition that moves one axis past others has another class than one that moves several."""
+    """A transposition that moves elements past others has another class than one of rows, or of several axes."""
     layer = described(f"k1|x0:float32[2,3,5,7]|Transpose(x0){{perm={order}}}|->t0:float32[210]")
     assert layer.operator == f"move/copy/order/{name}"
+
+
+@pytest.mark.parametrize(("context", "channels"), [("", 4), ("map", 4), ("chip", 8)])
+def test_only_maps_have_channels_before_their_plane(context: str, channels: int) -> None:
+    """A tensor of four axes that no convolution wrote consists of rows."""
+    layer = describe("k1|x0:float32[2,4,6,8]|Sin(x0){}|->t0:float32[2,4,6,8]", context)
+    assert layer is not None
+    assert (layer.out_channels, layer.rows * layer.out_channels) == (channels, 384)
 
 
 @pytest.mark.parametrize(
