@@ -1,5 +1,7 @@
 """A super-network made of blocks: for each position, one small ONNX model for each choice."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

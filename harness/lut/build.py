@@ -1,5 +1,7 @@
 """`harness.build_lut`: build a table from the journal and publish it."""
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Callable, Sequence

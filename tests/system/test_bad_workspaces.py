@@ -119,5 +119,5 @@ def test_a_current_folder_that_was_removed_is_refused(tmp_path: Path, monkeypatc
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(ConfigurationError, match=r"No such file.*name another folder"):
+    with pytest.raises(ConfigurationError, match=r"current folder was removed.*Change to a folder that exists"):
         find_workspace()

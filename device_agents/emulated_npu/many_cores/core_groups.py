@@ -60,7 +60,8 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
         raise InvalidPartition(f"{count} core groups of {total} cores", limit, "Ask for fewer groups, or more cores")
     chips = min(fabric.chips, count)
     formed: list[CoreGroup] = []
-    for chip, (number, here) in enumerate(zip(_evenly(count, chips), _evenly(total, chips), strict=True)):
+    numbers = _evenly(count, chips)
+    for chip, (number, here) in enumerate(zip(numbers, _cores_for(numbers, total), strict=True)):
         if here > fabric.cores_per_chip:
             what = f"{count} core groups of {total} cores"
             why = f"a group lies on one chip, which has {fabric.cores_per_chip} cores"
@@ -70,6 +71,13 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
             formed.append(one_kind(fabric, CoreGroup(tuple(range(first, first + size)), chip, fabric.own(first))))
             first += size
     return fabric.shared_by(formed)
+
+
+def _cores_for(numbers: Sequence[int], total: int) -> list[int]:
+    """Return how many cores each chip gives to its number of groups: equally many, the rest where most groups are."""
+    least, rest = divmod(total, len(numbers))
+    with_most = sorted(range(len(numbers)), key=lambda chip: (numbers[chip], chip))[len(numbers) - rest :]
+    return [least + (chip in with_most) for chip in range(len(numbers))]
 
 
 def _evenly(total: int, parts: int) -> list[int]:

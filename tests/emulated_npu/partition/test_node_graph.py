@@ -113,6 +113,8 @@ def test_groups_come_from_text() -> None:
     many = form_groups(fabric, "16", 64)
     assert [group.chip for group in many] == [chip for chip in range(4) for _ in range(4)]
     assert all(len(group.cores) == 4 for group in many)
+    uneven = form_groups(Fabric(5, 2, CoreCapability(1e9, 1)), "7", 8)
+    assert sorted(len(group.cores) for group in uneven) == [1, 1, 1, 1, 1, 1, 2]
     lists = form_groups(fabric, "0-2/16,17", 5)
     assert [(group.chip, group.cores) for group in lists] == [(0, (0, 1, 2)), (1, (16, 17))]
 
