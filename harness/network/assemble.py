@@ -30,6 +30,8 @@ _COUNTS = _VIEWS | {"ReduceSum", "Sub"}
 """Operators that compute lengths of sequences from a mask."""
 _LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
 """The place of the input that has the lengths of sequences."""
+MASK_INTEGERS = (0, 2)
+"""The least of the integers of a mask, and the first above all: those of an input that no reader limits."""
 _IR_VERSION = 8
 
 
@@ -123,7 +125,7 @@ class ModelBuilder:
         """Return the type of a tensor of this model."""
         return self._types[name]
 
-    def input(self, kind: TensorType, integers: tuple[int, int] = (0, 2)) -> str:
+    def input(self, kind: TensorType, integers: tuple[int, int] = MASK_INTEGERS) -> str:
         """Add an input of random values; `integers` are the least, and the first above all."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
@@ -278,7 +280,7 @@ def assemble_network(network: Network) -> AssembledModel:
 
 def integers_of(network: Network, tensor: str) -> tuple[int, int]:
     """Return the least of the integers that a tensor may have, and the first above all: those of a mask by default."""
-    return integer_range(network, tensor) or (0, 2)
+    return integer_range(network, tensor) or MASK_INTEGERS
 
 
 def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ pixel.
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from harness.network.assemble import ModelBuilder, integer_range, integers_of
+from harness.network.assemble import MASK_INTEGERS, ModelBuilder, integer_range, integers_of
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (
@@ -95,7 +95,9 @@ def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, 
     return produce(builder, network.types[tensor], producer, integers_of(network, tensor))
 
 
-def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, integers: tuple[int, int] = (0, 2)) -> str:
+def produce(
+    builder: ModelBuilder, kind: TensorType, producer: ProducerKind, integers: tuple[int, int] = MASK_INTEGERS
+) -> str:
     """Append a producer with its own input; return the tensor that it writes."""
     if producer == "outside":
         return builder.input(kind, integers)
