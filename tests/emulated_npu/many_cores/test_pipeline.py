@@ -158,6 +158,25 @@ def test_a_window_that_does_not_fit_nb() -> None:
     assert error.next_step == "Raise nb_bytes of the machine"
 
 
+def test_a_layer_that_does_not_fit_nb_beside_the_halo_of_another() -> None:
+    """If one layer needs halo and another all of NB, the error has the demand, and what the halo buffer leaves."""
+    nodes = [
+        node("Conv", "x k0", "t1"),
+        node("MaxPool", "t1", "t2", kernel_shape=[1, 2], strides=[1, 2]),
+        node("Conv", "t2 k1", "t3"),
+        node("Add", "t1 x", "t4"),
+        node("Conv", "t4 k2", "t5"),
+    ]
+    constants = {"k0": values((1, 1, 1, 1)), "k1": values((1, 1, 1, 2)), "k2": values((2, 1, 1, 1))}
+    network = network_of(nodes, {"x": values((1, 1, 2, 20))}, constants, ["t3", "t5"])
+    machine = small_machine(nb_bytes=384, sb_bytes=320, halo_bytes=192)
+    error = _problem(network, machine, Options(halo="retain", tile=(1, 1)))
+    assert error.what == "t4 needs 384 bytes of NB"
+    assert error.why == "there are 320 beside 64 of halo buffer"
+    assert error.next_step == "Raise nb_bytes of the machine"
+    _check(network, compile_model(network.model, replace(machine, nb_bytes=448), Options(halo="retain", tile=(1, 1))))
+
+
 def test_a_row_of_softmax_that_does_not_fit_nb() -> None:
     """If a row that must be complete does not fit NB, the error names nb_bytes."""
     error = _problem(_one("Softmax", (4, 4000), axis=1), small_machine(nb_bytes=2048, halo_bytes=0))

@@ -121,8 +121,9 @@ class ChainDraft:
         """Raise DoesNotFit, with demand and limit, if halo or features need more than the budget."""
         layers = self.geometry.layers
         _demand(layers, "halo buffer", self.halo_bytes, budget.halo_bytes, "halo_bytes")
-        free_bytes = budget.nb_bytes - max(self.halo_bytes, budget.reserved_bytes)
-        _demand(layers, "NB", self.nb_bytes, free_bytes, "nb_bytes")
+        halo_bytes = max(self.halo_bytes, budget.reserved_bytes)
+        beside = f" beside {halo_bytes} of halo buffer" if halo_bytes else ""
+        _demand(layers, "NB", self.nb_bytes, budget.nb_bytes - halo_bytes, "nb_bytes", beside)
 
     def with_weights(self, machine: Machine, sb_bytes: int) -> ChainPlan:
         """Decide how weights reach SB; raises DoesNotFit with demand and limit."""
@@ -200,10 +201,12 @@ def countless(layer: HardwareLayer, passes: int) -> DoesNotFit:
     return DoesNotFit(f"{layer.name} would run in {passes} passes", f"at most {MAX_PASSES} are compiled", step)
 
 
-def _demand(layers: Sequence[HardwareLayer], memory: str, needed: int, limit: int, parameter: str) -> None:
+def _demand(
+    layers: Sequence[HardwareLayer], memory: str, needed: int, limit: int, parameter: str, beside: str = ""
+) -> None:
     if needed > limit:
         names = layers[0].name if len(layers) == 1 else f"{layers[0].name} to {layers[-1].name}"
-        what, why = f"{names} needs {needed} bytes of {memory}", f"there are {max(0, limit)}"
+        what, why = f"{names} needs {needed} bytes of {memory}", f"there are {max(0, limit)}{beside}"
         raise DoesNotFit(what, why, f"Raise {parameter} of the machine", memory, needed)
 
 

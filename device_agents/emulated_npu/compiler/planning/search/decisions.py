@@ -141,8 +141,13 @@ def _decisions(planner: Planner, ends: Sequence[int]) -> tuple[Decision, ...]:
 
 
 def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
-    """Return the outline that costs least, or that of chains with these ends: a layer of it may not fit by itself."""
+    """Return the outline that costs least, or that of chains with these ends: a layer of it may not fit by itself.
+
+    If these chains do not fit either, the error is that of the layer: it has the demand and the limit.
+    """
     try:
         return planner.outline()
-    except DoesNotFit:
-        return planner.outlined(ends)
+    except DoesNotFit as error:
+        with contextlib.suppress(DoesNotFit):
+            return planner.outlined(ends)
+        raise error.with_traceback(None) from None
