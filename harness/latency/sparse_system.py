@@ -5,7 +5,7 @@ which each equation holds a few: the stacked dense matrices of `robust_fits` wou
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from harness.array_types import Floats, Ints, Mask
 from harness.errors import IllConditionedDesign
 from harness.latency.grouped_inverse import GroupedInverse, inverse
 from harness.latency.robust import huber_weights, pivot, reweight, robust_spread
+from harness.latency.unknowns import Unknown
 
 MAX_CONDITION = 1e4
 """Of the weighted design with columns of unit length; beyond it, rounding and noise decide the unknowns."""
@@ -33,22 +34,22 @@ _AGREEMENT = 1e-9
 class Equation:
     """A measured total in seconds with its standard error, and the amount of each unknown in it."""
 
-    amounts: Mapping[str, float]
+    amounts: Mapping[Unknown, float]
     total_s: float
     stderr_s: float
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The unknowns by name.
+    """The values of the unknowns.
 
-    `values` are never negative, except those solved as signed. `covariance` has the order of `names` and ignores the
-    bounds. `residuals` are in standard errors, one for each equation; `redundant` marks the equations that others
-    could contradict. `scale` is the robust spread of the residuals of these: 1 where totals scatter as much as their
-    standard errors say.
+    `values` are not negative, except those of unknowns that may be. `covariance` has the order of `unknowns` and
+    ignores the bounds. `residuals` are in standard errors, one for each equation; `redundant` marks the equations that
+    others could contradict. `scale` is the robust spread of the residuals of these: 1 where totals scatter as much as
+    their standard errors say.
     """
 
-    names: tuple[str, ...]
+    unknowns: tuple[Unknown, ...]
     values: Floats
     covariance: GroupedInverse
     residuals: Floats
@@ -56,38 +57,42 @@ class Solution:
     scale: float
     condition: float
 
-    def index(self, name: str) -> int:
-        """Return the position of an unknown; raises KeyError."""
-        return self._positions[name]
+    def __contains__(self, unknown: Unknown) -> bool:
+        return unknown in self._positions
 
-    def sum_of(self, names: Iterable[str]) -> float:
+    def index(self, unknown: Unknown) -> int:
+        """Return the position of an unknown; raises KeyError."""
+        return self._positions[unknown]
+
+    def sum_of(self, unknowns: Iterable[Unknown]) -> float:
         """Return the sum of those of these unknowns that the system has."""
-        return sum(float(self.values[self._positions[name]]) for name in names if name in self._positions)
+        return sum(float(self.values[self._positions[one]]) for one in unknowns if one in self._positions)
 
     @functools.cached_property
     def variances(self) -> Floats:
         """The diagonal of the covariance."""
-        return self.covariance.of_each(csr_array(eye_array(len(self.names))))
+        return self.covariance.of_each(csr_array(eye_array(len(self.unknowns))))
 
     @functools.cached_property
-    def _positions(self) -> Mapping[str, int]:
-        return {name: at for at, name in enumerate(self.names)}
+    def _positions(self) -> Mapping[Unknown, int]:
+        return {unknown: at for at, unknown in enumerate(self.unknowns)}
 
 
-def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solution:
-    """Solve for all unknowns together; those in `signed` may come out negative.
+def solve(equations: Sequence[Equation]) -> Solution:
+    """Solve for all unknowns together.
 
     Standard errors grow by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do not
     determine each unknown, and names those that they cannot separate.
     """
-    names = tuple(sorted({name for equation in equations for name, amount in equation.amounts.items() if amount}))
-    design = _design(equations, names)
+    found = {unknown for equation in equations for unknown, amount in equation.amounts.items() if amount}
+    unknowns = tuple(sorted(found, key=str))
+    design = _design(equations, unknowns)
     total = np.array([equation.total_s for equation in equations])
     stderr = np.array([equation.stderr_s for equation in equations])
-    condition = _check(_structure(design, total), names)
+    condition = _check(_structure(design, total), unknowns)
     lengths = np.sqrt(np.asarray((design.multiply(design)).T @ (1 / stderr**2))).ravel()
     scaled, wanted = _scaled(design, 1 / stderr, 1 / lengths), total / stderr
-    bounded = np.array([name not in signed for name in names])
+    bounded = np.array([not one.may_be_negative for one in unknowns])
     equations_of = np.diff(design.indptr)
     # How much of each equation's fitted total its own measured total decides.
     leverage = np.clip(inverse(_normal(scaled), equations_of).of_each(csr_array(scaled)), 0.0, 1.0)
@@ -105,7 +110,7 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
         weight = np.sqrt(trust)
         return _bounded(_scaled(scaled, weight), wanted * weight, bounded, start)
 
-    first = fit(np.ones(len(total)), np.ones(len(names), bool))
+    first = fit(np.ones(len(total)), np.ones(len(unknowns), bool))
     values = reweight(
         first[None],
         lambda _, before: fit(weigh(before[0])[2], before[0] != 0)[None],
@@ -114,19 +119,19 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     residuals, scale, trust = weigh(values)
     weighted = _normal(_scaled(scaled, np.sqrt(trust)))
     covariance = inverse(weighted, equations_of).scaled(lengths, max(1.0, scale) ** 2)
-    return Solution(names, values / lengths, covariance, residuals, redundant, scale, condition)
+    return Solution(unknowns, values / lengths, covariance, residuals, redundant, scale, condition)
 
 
-def _design(equations: Sequence[Equation], names: Sequence[str]) -> csc_array:
-    place = {name: at for at, name in enumerate(names)}
+def _design(equations: Sequence[Equation], unknowns: Sequence[Unknown]) -> csc_array:
+    place = {unknown: at for at, unknown in enumerate(unknowns)}
     cells = [
-        (row, place[name], amount)
+        (row, place[unknown], amount)
         for row, equation in enumerate(equations)
-        for name, amount in equation.amounts.items()
+        for unknown, amount in equation.amounts.items()
         if amount
     ]
     rows, columns, amounts = zip(*cells, strict=True) if cells else ((), (), ())
-    return csc_array((np.array(amounts, float), (rows, columns)), shape=(len(equations), len(names)))
+    return csc_array((np.array(amounts, float), (rows, columns)), shape=(len(equations), len(unknowns)))
 
 
 def _structure(design: csc_array, total: Floats) -> csc_array:
@@ -181,13 +186,13 @@ def _bounded(design: csc_array, wanted: Floats, bounded: Mask, start: Mask) -> F
     return values
 
 
-def _check(design: csc_array, names: Sequence[str]) -> float:
+def _check(design: csc_array, unknowns: Sequence[Unknown]) -> float:
     """Return the condition number of a design with columns of unit length; raises IllConditionedDesign."""
     normal = _normal(design)
     factor = splu(normal)
     random = np.random.default_rng(0)
-    vector = random.standard_normal(len(names))
-    largest = random.standard_normal(len(names))
+    vector = random.standard_normal(len(unknowns))
+    largest = random.standard_normal(len(unknowns))
     for _ in range(_POWER_STEPS):  # the smallest eigenvalue by inverse iteration, the largest by power iteration
         vector = factor.solve(vector / np.linalg.norm(vector))
         largest = normal @ (largest / np.linalg.norm(largest))
@@ -195,8 +200,8 @@ def _check(design: csc_array, names: Sequence[str]) -> float:
     condition = float(np.sqrt(np.linalg.norm(largest) / max(smallest, 1e-20)))
     if condition > MAX_CONDITION:
         share = abs(vector) / np.max(abs(vector))
-        ranked = sorted(zip(names, share, strict=True), key=lambda item: -item[1])
-        together = [name for name, part in ranked if part > _SHARE]
+        ranked = sorted(zip(unknowns, share, strict=True), key=lambda item: -item[1])
+        together = [str(unknown) for unknown, part in ranked if part > _SHARE]
         shown = " and ".join(together[:3]) + (f" and {len(together) - 3} more" if len(together) > 3 else "")
         raise IllConditionedDesign(
             "The probes do not separate all layers",

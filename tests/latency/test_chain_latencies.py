@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies
+from harness.latency.chain_latencies import ChainLatencies, chain_latencies
 from harness.latency.chain_shares import shares
+from harness.latency.chain_windows import window_contents
 from harness.latency.layer_latency import Latency
-from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import USUAL_REACH, border_errors, reach_errors, root_mean_square
+from harness.latency.sum_errors import USUAL_EXCESS, border_errors, long_window_errors, root_mean_square
+from harness.latency.unknowns import amounts_of, boundary, chain_alone, in_front
 from harness.probe.chain_plan import ChainedLayer, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -90,17 +91,18 @@ def totals(chains: Sequence[ChainProbes], truth: Mapping[str, float]) -> dict[st
 
 def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: float) -> Solution:
     """Solve the system of the windows and three calibration probes."""
-    calibration = [
-        Equation({"runs": 1.0, "input_bytes": n.input_bytes, "output_bytes": n.output_bytes}, overhead_s(n), 1e-10)
-        for n in NULLS
-    ]
+    terms = terms_of(chains)
+    calibration = [Equation(amounts_of(null, {}), overhead_s(null), 1e-10) for null in NULLS]
     windows = [
-        Equation(amounts, seen[probe], relative * seen[probe])
-        for probe, amounts in chain_equations(chains, terms_of(chains), seen).values()
+        Equation(amounts_of(terms[probe], contents), seen[probe], relative * seen[probe])
+        for probe, contents in window_contents(chains, seen)
     ]
-    equations = [*calibration, *windows]
-    signed = {name for equation in equations for name in equation.amounts if name.startswith(SIGNED)}
-    return solve(equations, signed)
+    return solve([*calibration, *windows])
+
+
+def solved_alone(chains: Sequence[ChainProbes], seen: Mapping[str, float]) -> Solution:
+    """Solve the system of windows without overhead."""
+    return solve([Equation(contents, seen[probe], 1e-9) for probe, contents in window_contents(chains, seen)])
 
 
 @given(SEEDS, st.integers(1, 7), st.sets(st.integers(0, 5), max_size=2))
@@ -135,35 +137,13 @@ def test_the_charging_of_a_meeting_has_an_error_without_effect_on_sums() -> None
     assert found.charging == pytest.approx(np.array([[doubt, -doubt], [-doubt, doubt]]), rel=1e-2)
 
 
-def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
-    """A pair of equal chains holds the layers in front, twice the chain, and their meeting."""
+def test_a_window_contains_what_precedes_it_its_chains_and_their_boundary() -> None:
+    """A pair of equal chains holds the layers in front, twice the chain, and their boundary; each chain only itself."""
     chains = row_of_chains("n", 4)
-    terms = terms_of(chains)
-    equations = chain_equations(chains, terms, terms)
-    probe, amounts = equations["meeting 1 n1", "alone n1", "alone n1"]
-    assert probe == "meeting 1 n1"
-    assert amounts["runs"] == 1
-    assert amounts["input_bytes"] == terms[probe].input_bytes
-    contents = {name: amount for name, amount in amounts.items() if name not in COLUMNS}
-    assert contents == {"in front null 1": 1, "chain alone n1": 2, "meeting meeting 1 n1 alone n1 alone n1": 1}
-    assert "in front null 0" not in equations[("alone n0",)][1]
-
-
-def test_a_wider_window_holds_all_chains_and_meetings_between_them() -> None:
-    """The window of a meeting with further chains has each of its chains and meetings once."""
-    plain = row_of_chains("n", 4)
-    chains = [replace(plain[0], wider=(0, 1)), *plain[1:]]
-    terms = terms_of(chains)
-    _, amounts = chain_equations(chains, terms, terms)["meeting 0 n0", "alone n0", "alone n1"]
-    contents = {name: amount for name, amount in amounts.items() if name not in COLUMNS}
-    assert contents == {
-        "chain alone n0": 1,
-        "chain alone n1": 2,
-        "meeting meeting 0 n0 alone n0 alone n1": 1,
-        "meeting meeting 1 n1 alone n1 alone n1": 1,
-    }
-    unknown = terms.keys() - {chains[1].meeting}
-    assert ("meeting 0 n0", "alone n0", "alone n1") not in chain_equations(chains, terms, unknown)
+    contents = dict(window_contents(chains, terms_of(chains)))
+    pair = boundary(chains[1], chains[2])
+    assert contents["meeting 1 n1"] == {in_front("null 1"): 1, chain_alone(chains[1]): 2, pair: 1}
+    assert contents["alone n0"] == {chain_alone(chains[0]): 1}
 
 
 def test_windows_that_were_not_measured_are_left_out() -> None:
@@ -275,25 +255,23 @@ def test_long_windows_are_charged_to_their_chains() -> None:
     nothing.
     """
     chains, seen = described(7)
-    terms = {name: OverheadTerms() for name in seen}
-    equations = chain_equations(chains, terms, seen).values()
-    signed = {name for _, amounts in equations for name in amounts if name.startswith(SIGNED)}
-    held = [
-        Equation({k: v for k, v in amounts.items() if k not in COLUMNS}, seen[one], 1e-9) for one, amounts in equations
-    ]
-    solution = solve(held, signed)
+    solution = solved_alone(chains, seen)
     found = chain_latencies(chains, solution)
     assert found.values == pytest.approx([9.6e-5] * 3 + [9.5e-5] * 3 + [1e-4], rel=1e-4)
     # The longest window corrects 673 us by 12; these count as uniform between none and all. No window holds the last
     # of the seven chains of 100 us: it has the usual error.
-    unheld = USUAL_REACH / 7
-    assert reach_errors(chains, solution) == {"n": pytest.approx(math.hypot(12 / 673 / math.sqrt(3), unheld), rel=1e-3)}
+    unheld = USUAL_EXCESS / 7
+    assert long_window_errors(chains, solution) == {
+        "n": pytest.approx(math.hypot(12 / 673 / math.sqrt(3), unheld), rel=1e-3)
+    }
     # Without a window across them, the two of three chains are the longest: errors of one sign add up.
     apart = [replace(one, across="") for one in chains]
-    assert reach_errors(apart, solution) == {"n": pytest.approx(math.hypot(15 / 685 / math.sqrt(3), unheld), rel=1e-3)}
+    assert long_window_errors(apart, solution) == {
+        "n": pytest.approx(math.hypot(15 / 685 / math.sqrt(3), unheld), rel=1e-3)
+    }
     # Without windows of several chains the usual error counts, and a pair has none.
-    assert reach_errors([replace(one, check="", across="") for one in chains], solution) == {"n": USUAL_REACH}
-    assert reach_errors(chains[:2], solution) == {}
+    assert long_window_errors([replace(one, check="", across="") for one in chains], solution) == {"n": USUAL_EXCESS}
+    assert long_window_errors(chains[:2], solution) == {}
 
 
 def test_pairs_are_the_longest_windows_of_three_chains() -> None:
@@ -308,9 +286,9 @@ def test_pairs_are_the_longest_windows_of_three_chains() -> None:
     truth = {f"alone {at}": 1e-4 for at in range(3)} | {"pair 0": -2e-6, "pair 1": -4e-6}
     solution = solved(chains, totals(chains, truth), 1e-6)
     expected = {"n": pytest.approx(6 / 294 / math.sqrt(3), rel=1e-3)}
-    assert (reach_errors(chains, solution), border_errors(chains, solution)) == (expected, {})
+    assert (long_window_errors(chains, solution), border_errors(chains, solution)) == (expected, {})
     neighbours = [replace(one, ordered=()) for one in chains]
-    assert (reach_errors(neighbours, solution), border_errors(neighbours, solution)) == ({}, expected)
+    assert (long_window_errors(neighbours, solution), border_errors(neighbours, solution)) == ({}, expected)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
@@ -325,12 +303,7 @@ def test_chains_without_latency_leave_the_usual_error() -> None:
     chains, _ = described(7)
     windows = ["check 0", "check 3", "across 0"]
     seen = {f"alone {at}": -1e-6 * (at % 2) for at in range(7)} | dict.fromkeys(windows, 0.0)
-    equations = chain_equations(chains, {name: OverheadTerms() for name in seen}, seen).values()
-    signed = {name for _, amounts in equations for name in amounts if name.startswith(SIGNED)}
-    held = [
-        Equation({k: v for k, v in amounts.items() if k not in COLUMNS}, seen[one], 1e-9) for one, amounts in equations
-    ]
-    assert reach_errors(chains, solve(held, signed)) == {"n": USUAL_REACH}
+    assert long_window_errors(chains, solved_alone(chains, seen)) == {"n": USUAL_EXCESS}
 
 
 @pytest.mark.parametrize(
