@@ -16,17 +16,16 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, UsageError, reason_of
 from harness.files import may_hold, read_file, read_large, spreadsheet_cell, sync_folder, write_synced, write_whole
-from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import Content, entries_of, write_entries
 from harness.lut.error_correlations import check
 from harness.lut.table import MOST_S, Lut, TableMethod
 from harness.network.fusion.fusion_rules import FusionRule
-from harness.probe.overhead_terms import LATER_TERMS
 from harness.samples import Clock
 from harness.strict_model import StrictModel
 from harness.version import VERSION
@@ -44,20 +43,6 @@ _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 FORMATS = (".csv", ".json", ".parquet")
 
 
-def _with_later_terms(overhead: Overhead) -> Overhead:
-    """Return the overhead with zeros for the terms that earlier versions did not fit."""
-    later = [name for name in LATER_TERMS if name not in overhead.coefficients]
-    zeros = (0.0,) * len(later)
-    return replace(
-        overhead,
-        coefficients={**overhead.coefficients, **dict.fromkeys(later, Coefficient(0.0, 0.0, 0.0, 0.0))},
-        covariance=(*((*row, *zeros) for row in overhead.covariance), *(((0.0,) * len(COLUMNS),) * len(later))),
-    )
-
-
-_Overhead = Annotated[Overhead, AfterValidator(_with_later_terms)]
-
-
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -71,12 +56,12 @@ class _Manifest(StrictModel):
     sum_error: _Amount
     network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount]
     fingerprint: dict[str, str]
-    overhead: _Overhead
-    other_overhead: _Overhead | None
+    overhead: Overhead
+    other_overhead: Overhead | None
     repeatability: _Amount
     machine: Annotated[str, Field(max_length=400)]
     reference_s: Annotated[float, Field(gt=0, le=MOST_S)] | None
-    interruptions: _Amount = 0.0  # earlier versions did not measure them
+    interruptions: _Amount
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]

@@ -53,8 +53,8 @@ class SetRow:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> SetRow:
         """Return the row that `json_data` made this record of."""
-        failure = record.get("failure")
-        refused = tuple(RefusedNetwork(**one) for one in record.get("refused_networks", ()))
+        failure = record["failure"]
+        refused = tuple(RefusedNetwork(**one) for one in record["refused_networks"])
         values = {**record, "campaigns": tuple(record["campaigns"]), "failure": failure and Failure(**failure)}
         return replace(cls(**values), now=False, refused_networks=refused)
 

@@ -73,8 +73,7 @@ def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int =
 
 def _night(night: str, finished: str, report: Mapping[str, Any]) -> PastNight:
     jobs = Counter(row["status"] for device in report["devices"] for row in device["sets"])
-    attention = report["attention"] if "attention" in report else report["chores"]  # the key of earlier versions
-    return PastNight(night, finished, report["exit_code"], jobs, len(report["regressions"]), len(attention))
+    return PastNight(night, finished, report["exit_code"], jobs, len(report["regressions"]), len(report["attention"]))
 
 
 def _device(workspace: Workspace, health: DeviceHealth, deferred: tuple[str, ...]) -> DeviceStatus:

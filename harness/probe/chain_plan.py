@@ -2,8 +2,8 @@
 
 The layers of a chain overlap in time, and no probe of a single layer shows by how much. So each chain is measured as a
 whole, by itself and together with the next one. The time of a pair minus the times of its two chains is their boundary
-term (`meeting` in the code). A compiler also moves weights and results over more than one chain. Long windows show
-this: the time of a long window minus the sum of its parts is the long-window excess (`reach` in the code). A pair that
+term. A compiler also moves weights and results over more than one chain. Long windows show
+this: the time of a long window minus the sum of its parts is the long-window excess. A pair that
 the device runs differently from the network is not used. A long window is used anyway: the device chooses the fastest
 way to run it, and other ways take nearly as long.
 
@@ -32,8 +32,6 @@ CHECKED, MOST_CHECKED = 3, 8
 """The least and greatest number of groups in a long window; one across two of them has up to twice as many."""
 FEWEST_TILES = 3
 """The least number of long windows that tile a network: one across two of them is then not all of it."""
-WIDER = ((0, 1), (1, 0), (1, 1))
-"""Numbers of further chains in windows of pairs, before and after, that journals of earlier versions have."""
 Ask = Callable[[Probe], RuntimeGraph | None]
 Prepare = Callable[[Sequence[Probe]], None]
 _Group = Sequence[int]
@@ -65,8 +63,7 @@ class ChainProbes:
     together otherwise than in the network, although it runs each of them as there. `check` is a window of `checked`
     groups from this one on; such windows tile the network, or two that overlap by a pair hold it. `across` reaches from
     this group to the end of the next such window. What these windows take beyond everything else in them is charged to
-    all of their chains, and shows how well sums hold. `wider` is the number of further groups in the window `meeting`,
-    before this group and after the next one; plans of today have none.
+    all of their chains, and shows how well sums hold. `wider` is always (0, 0).
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.

@@ -54,7 +54,7 @@ class OverheadTerms:
 NO_TERMS = OverheadTerms()
 TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))
 LATER_TERMS = ("further_inputs", "further_outputs", "input_pairs")
-"""The last terms: journals and tables of earlier versions do not have them, and probe ids do not depend on them."""
+"""Terms that probe ids do not depend on."""
 
 
 def transfers(input_sizes: Sequence[int], output_sizes: Sequence[int]) -> OverheadTerms:

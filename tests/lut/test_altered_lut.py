@@ -15,7 +15,6 @@ from made_tables import entry, table
 from harness.errors import LutCorrupt, LutError
 from harness.latency.overhead import COLUMNS
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
-from harness.probe.overhead_terms import LATER_TERMS
 
 
 def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -178,18 +177,3 @@ def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
         rows = list(csv.DictReader(text))
     with pytest.raises(LutCorrupt, match="occurs twice"):
         read_lut(sign(folder, [rows[0], rows[0]], json.loads((folder / MANIFEST).read_bytes())))
-
-
-@pytest.mark.parametrize("lacking", [LATER_TERMS, ("input_pairs",)])
-def test_terms_that_a_table_of_an_earlier_version_lacks_are_zero(tmp_path: Path, lacking: tuple[str, ...]) -> None:
-    """A table without the later terms of the overhead is read, and they cost nothing."""
-    folder = publish(table([entry("a")]), tmp_path).path
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    kept = len(COLUMNS) - len(lacking)
-    overhead = manifest["overhead"]
-    overhead["covariance"] = [row[:kept] for row in overhead["covariance"][:kept]]
-    for name in lacking:
-        del overhead["coefficients"][name]
-    with (folder / ENTRIES).open(newline="") as text:
-        found = read_lut(sign(folder, list(csv.DictReader(text)), manifest)).overhead
-    assert found.of((1.0,) * len(COLUMNS)) == pytest.approx((kept * 1e-9, kept * 1e-22))

@@ -292,7 +292,7 @@ def _plan_chain(db: sqlite3.Connection, **changed: object) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [*({"checked": length} for length in (-1, 0, 1, True, 2, 9, 10**9)), {"wider": [10**9, -5]}],
+    [*({"checked": length} for length in (-1, 0, 1, True, 2, 9, 10**9)), {"wider": [1, 0]}],
 )
 def test_windows_of_other_lengths_than_plans_have_are_altered(path: Path, changed: dict[str, object]) -> None:
     """A window of chains with a length that no plan has makes a campaign altered, whatever its digest says."""
@@ -303,7 +303,7 @@ def test_windows_of_other_lengths_than_plans_have_are_altered(path: Path, change
         journal.chains(1)
 
 
-@pytest.mark.parametrize("changed", [{}, {"checked": 3}, {"checked": 8}, {"wider": [1, 0]}])
+@pytest.mark.parametrize("changed", [{}, {"checked": 3}, {"checked": 8}])
 def test_windows_of_plans_are_read(path: Path, changed: dict[str, object]) -> None:
     """A window of chains with any length that a plan may have is read."""
     with editing(path) as db:

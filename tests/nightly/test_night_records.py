@@ -34,31 +34,18 @@ def test_row_survives_the_store(lab: Lab) -> None:
     assert (row.set, row.status, job.name) == ("a", "failed", row.job)
 
 
-def test_records_of_the_version_before_are_read() -> None:
-    """A job's record and a night's report, as the version before stored them, are read with all of their values."""
-    failure = {"kind": "LinkLost", "what": "w", "why": "y", "next_step": "n", "fault": "link", "retry_helps": True}
-    record = {"set": "a", "label": "a-1", "job": "j", "status": "failed", "reason": "w", "device_s": 1.5, "attempts": 2}
-    record |= {"probes": 0, "refused": 0, "unsettled": 0, "campaigns": [1, 2], "watch": None, "golden_s": 0.1}
-    record |= {"started": "s", "ended": "e", "fingerprint": {"cpu": "x"}, "now": True}
-    row = SetRow.from_record({**record, "failure": {**failure, "exit_code": 4, "trace": ""}})
-    assert (row.campaigns, row.device_s, row.now) == ((1, 2), 1.5, False)
-    assert row.failure is not None and row.failure.kind == "LinkLost"
-
-    change = {"subject": "layer a", "state": "new", "change": 0.05, "fresh": True, "told": "layer a is slower"}
+def test_changes_in_the_reports_of_earlier_nights_are_found(tmp_path: Path) -> None:
+    """A slower layer that an earlier report lists is not new; the status counts what needed attention."""
+    change = {"subject": "layer a", "state": "new", "change": 0.05, "fresh": True, "summary": "layer a is slower"}
     compared = [{"device": "d", "set": "s", "changes": [change], "detectable": {"layer b": 0.01}}]
-    reports = [("2026-11-01", "f", {"compared": compared, "chores": [], "regressions": [change]})]
+    reports = [("2026-11-01", "f", {"compared": compared, "attention": [], "regressions": [change]})]
     slower = Change("d", "s", "layer a", "layer", "a", "", (), "step", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "")
     assert was_reported(slower, "2026-11-02", reports)
     assert not was_reported(replace(slower, change=-0.04), "2026-11-02", reports)
     assert not was_reported(replace(slower, subject="layer b"), "2026-11-02", reports)
-
-
-@pytest.mark.parametrize("key", ["attention", "chores"])
-def test_nights_of_the_version_before_have_a_status(key: str, tmp_path: Path) -> None:
-    """The status counts what needed attention, also in reports that the version before stored under another key."""
     workspace = Workspace(tmp_path)
     with FleetStore(workspace.fleet) as store:
-        store.record_report("2026-11-01", {"exit_code": 4, "devices": [], "regressions": [], key: [{}, {}]})
+        store.record_report("2026-11-01", {"exit_code": 4, "devices": [], "regressions": [], "attention": [{}, {}]})
     (night,) = night_status(workspace).nights
     assert (night.exit_code, night.attention) == (4, 2)
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,8 +16,8 @@ from harness.measure.journal.schema import SCHEMA
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.batches import Visits
-from harness.probe.chain_plan import CHECKED, MOST_CHECKED, WIDER, ChainProbes
-from harness.probe.overhead_terms import LATER_TERMS, OverheadTerms
+from harness.probe.chain_plan import CHECKED, MOST_CHECKED, ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.samples import Clock
 from harness.text import is_time
@@ -37,14 +37,13 @@ class InvalidRow(ValueError):
     """A table has a row that harness has not written."""
 
 
-def _written(kind: Any, later: Collection[str] = ()) -> Any:
-    """Annotate text that holds a value as a journal writes it; earlier versions did not write the `later` fields."""
+def _written(kind: Any) -> Any:
+    """Annotate text that holds a value as a journal writes it."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def read(text: str) -> Any:
-        value, found = adapter.validate_json(text), json.loads(text)
-        whole = adapter.dump_python(value, mode="json")
-        if found != whole and found != {name: one for name, one in whole.items() if name in found or name not in later}:
+        value = adapter.validate_json(text)
+        if json.loads(text) != adapter.dump_python(value, mode="json"):
             raise ValueError("A value is not in the form of a journal")
         return value
 
@@ -58,7 +57,7 @@ def _moment(text: str) -> str:
 
 
 def _planned(chain: ChainProbes) -> ChainProbes:
-    if not CHECKED <= chain.checked <= MOST_CHECKED or chain.wider not in ((0, 0), *WIDER):
+    if not CHECKED <= chain.checked <= MOST_CHECKED or chain.wider != (0, 0):
         raise ValueError("A window has a length that no plan has")
     return chain
 
@@ -76,7 +75,7 @@ _NARROWER: Mapping[str, Any] = {
     "complete": _Flag,
     "settled": _Flag,
     "role": Role,
-    "terms": _written(OverheadTerms, LATER_TERMS),
+    "terms": _written(OverheadTerms),
     "visits": Visits,
     "key": Annotated[_Text, AfterValidator(LayerKey)],
     "stacks": Json[tuple[str, ...]],
