@@ -3,5 +3,5 @@
 ::
 
     profile campaign -> profile_summary -> watch_plan -> harness.fleet.watch_campaign measures -> watch_series
-    watch_series of several nights -> adjustment (host, device) -> night_tracks -> verdicts -> findings
+    watch_series of several nights -> adjustment (host, device) -> night_scatter, night_tracks -> verdicts -> findings
 """

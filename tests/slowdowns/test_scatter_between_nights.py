@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import t as student
 
-from harness.slowdowns.night_tracks import Deviations, Prior, scatter_of
+from harness.slowdowns.night_scatter import Deviations, Prior, scatter_of
 
 USUAL = 1e-3
 TOTAL_S = 2e-3
