@@ -50,7 +50,8 @@ from harness.probe.probe_plan import LayerProbes, plan_probes
 from harness.slowdowns.detection_power import level_of_each
 from harness.slowdowns.findings import Comparison
 from harness.slowdowns.night_comparison import compare_nights
-from harness.slowdowns.watch_plan import SHARE, WatchPlan, plan_watch
+from harness.slowdowns.watch_choices import SHARE
+from harness.slowdowns.watch_plan import WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, layer_subject, read_watch
 
 DEVICE = "npu01"

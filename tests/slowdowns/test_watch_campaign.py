@@ -30,7 +30,8 @@ from harness.probe.probe_plan import ProbePlan, plan_probes
 from harness.samples import Sample
 from harness.slowdowns.detection_power import level_of_each
 from harness.slowdowns.night_comparison import compare_nights
-from harness.slowdowns.watch_plan import ROUNDS, WatchPlan, plan_watch
+from harness.slowdowns.watch_choices import ROUNDS
+from harness.slowdowns.watch_plan import WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, read_watch
 
 PROFILE = RepeatPolicy(runs=12)
