@@ -1,13 +1,19 @@
 """Transposes that a runtime moves and cancels, as exports of networks with channels last are full of.
 
-Such an export has a Transpose before each convolution and one after it, and element-wise operators in between.
-ONNX Runtime computes these on the result of the convolution as it is, and leaves both Transposes out. In a probe of one
-layer nothing cancels them, so the network is rewritten before it is cut into layers.
+Such an export has a Transpose before each convolution and one after it, and element-wise operators in between:
+
+    Conv -> Transpose(0, 2, 3, 1) -> Relu -> Transpose(0, 3, 1, 2) -> Conv
+
+ONNX Runtime computes the Relu on the result of the convolution as it is, and leaves both Transposes out. In a probe of
+one layer nothing cancels them, so the network is rewritten before it is cut into layers. For each permutation, an
+*entry* is a Transpose with it and an *exit* one that undoes it. The *region* is the largest set of operators between
+entries and exits that can compute on the tensors as they are before the entries. In it, attributes and constants that
+depend on the layout are rewritten; entries that nothing reads any more and exits behind the region are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,7 +60,7 @@ class _Rewrite:
 
 
 def _moved(network: Network, permutation: Permutation) -> Network:
-    """Remove Transposes with this permutation, and those that undo it after operators for any layout."""
+    """Return the network without entries and exits of this permutation, where a region lies between them."""
     back = tuple(permutation.index(axis) for axis in range(len(permutation)))
     entries = {node.outputs[0]: node.inputs[0] for node in network.nodes if _permutation(network, node) == permutation}
     exits = {
@@ -62,38 +68,52 @@ def _moved(network: Network, permutation: Permutation) -> Network:
         for node in network.nodes
         if _permutation(network, node) == back and node.outputs[0] not in network.outputs
     }
-    inside = _region(network, entries, exits, back)
-    nodes, types, constants = list(network.nodes), dict(network.types), dict(network.constants)
-    stored = {name for index, one in inside.items() if not one.is_sink for name in network.nodes[index].results}
-    alias: dict[str, str] = {}
-    for index in exits:
-        node = network.nodes[index]
-        if node.inputs[0] in stored or node.inputs[0] in entries:
-            alias[node.outputs[0]] = entries.get(node.inputs[0], node.inputs[0])
-            nodes[index] = replace(node, inputs=())
-    if not alias:
+    region = _region(network, entries, exits, back)
+    permuted = {name for index, one in region.items() if not one.is_sink for name in network.nodes[index].results}
+    removed = {
+        index
+        for index in exits
+        if network.nodes[index].inputs[0] in permuted or network.nodes[index].inputs[0] in entries
+    }
+    if not removed:
         return network
-    for index, one in inside.items():
+    network = _rewritten(network, region, entries, back)
+    types = {**network.types, **{name: _permuted(network.types[name], back) for name in permuted}}
+    return _without_transposes(replace(network, types=types), removed, entries)
+
+
+def _rewritten(
+    network: Network, region: Mapping[int, _Rewrite], entries: Mapping[str, str], back: Permutation
+) -> Network:
+    """Return the network whose nodes of the region read what the entries read, with constants in that layout."""
+    nodes, types, constants = list(network.nodes), dict(network.types), dict(network.constants)
+    for index, one in region.items():
         renamed = {name: f"{name}#{''.join(map(str, back))}.{index}" for name in one.constants}
         constants.update((renamed[name], constant) for name, constant in one.constants.items())
         types.update((renamed[name], constant.type) for name, constant in one.constants.items())
         inputs = (renamed.get(name, entries.get(name, name)) for name in nodes[index].inputs)
         nodes[index] = replace(nodes[index], inputs=tuple(inputs), proto=one.proto)
-    types.update((name, _permuted(types[name], back)) for name in stored)
-    for node in nodes:
-        nodes[node.index] = replace(node, inputs=tuple(resolved(name, alias) for name in node.inputs))
-    read = {name for node in nodes for name in node.inputs} | set(network.outputs)
-    for name in entries:
-        if name not in read:
-            writer = network.producers[name]
-            nodes[writer.index] = replace(nodes[writer.index], inputs=())
     return replace(network, nodes=tuple(nodes), types=types, constants=constants)
 
 
-def _region(network: Network, entries: Mapping[str, str], exits: set[int], back: Permutation) -> dict[int, _Rewrite]:
-    """Return the largest set of nodes that can compute on tensors permuted by `back`, between entries and exits."""
+def _without_transposes(network: Network, exits: Set[int], entries: Mapping[str, str]) -> Network:
+    """Return the network without these exits, and without entries that nothing reads; nodes keep their indices."""
+    nodes = list(network.nodes)
+    alias = {}
+    for index in exits:
+        read = nodes[index].inputs[0]
+        alias[nodes[index].outputs[0]] = entries.get(read, read)
+        nodes[index] = replace(nodes[index], inputs=())
+    nodes = [replace(node, inputs=tuple(resolved(name, alias) for name in node.inputs)) for node in nodes]
+    read_names = {name for node in nodes for name in node.inputs} | set(network.outputs)
+    unread = {network.producers[name].index for name in entries if name not in read_names}
+    nodes = [replace(node, inputs=()) if node.index in unread else node for node in nodes]
+    return replace(network, nodes=tuple(nodes))
+
+
+def _region(network: Network, entries: Mapping[str, str], exits: Set[int], back: Permutation) -> dict[int, _Rewrite]:
+    """Return the region: of the nodes after entries, those left when all that reach out of it have been removed."""
     inside = _reached(network, entries, back)
-    results = set(network.outputs)
     waiting = list(inside)
     while waiting:
         index = waiting.pop()
@@ -105,10 +125,10 @@ def _region(network: Network, entries: Mapping[str, str], exits: set[int], back:
         readers = [reader for name in node.results for reader in network.readers(name)]
         is_fed = all(one is not None and one.index in inside and not inside[one.index].is_sink for one in writers)
         is_read = bool(readers) and all(one.index in inside or one.index in exits for one in readers)
-        if is_fed and (inside[index].is_sink or (is_read and not set(node.results) & results)):
-            continue
-        del inside[index]
-        waiting += [one.index for one in (*writers, *readers) if one is not None and one.index in inside]
+        is_output = not set(node.results).isdisjoint(network.outputs)
+        if not is_fed or not (inside[index].is_sink or (is_read and not is_output)):
+            del inside[index]
+            waiting += [one.index for one in (*writers, *readers) if one is not None and one.index in inside]
     return inside
 
 
