@@ -1,18 +1,13 @@
 """The partition by split score (S5.5, S5.6): sub-structures are mapped to the groups in their order.
 
-A group is also closed before its nodes exceed its capability. If the network does not fit the groups that way,
-`partition_by_score` searches a threshold with which it fits, and `partition_by_score_adding_groups` adds groups. The
-events of the partition list these changes and their reasons.
-
-`partition_by_score_sharing_groups` makes more sub-structures than groups (figure 1 of the source). Its walk sizes every
-sub-structure for the group that it is planned for. Consecutive sub-structures are then assigned to the groups, in their
-order, such that the largest score of a group is smallest. A group runs its sub-structures one after the other, and its
-storage holds all of them.
+A walk along the traversal (`split_score`) closes a sub-structure when its score reaches the threshold, or before its
+nodes exceed the capability of their group. If the network does not fit the groups that way, `partition_by_score`
+searches a threshold with which it fits, and `partition_by_score_adding_groups` adds groups. The events of the partition
+list these changes and their reasons.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +18,12 @@ from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Traversal
 from device_agents.emulated_npu.partition.result import CorePartition, check_demand
 from device_agents.emulated_npu.partition.split_score import SplitRule, Splitting, TraversalSegment
+from device_agents.emulated_npu.partition.threshold_search import (
+    first_fitting,
+    fits,
+    next_threshold,
+    smallest_threshold,
+)
 
 
 def partition_by_score(
@@ -65,18 +66,18 @@ def partition_by_score_adding_groups(
         threshold, searched = rule.threshold, list[str]()
         if threshold is None:
             threshold, searched = _fitting_threshold(splitting, present)
-        elif not _fits(splitting.walk(present, threshold), present):
+        elif not fits(splitting.walk(present, threshold), present):
             threshold = None
         if threshold is not None:
             return _partition(splitting, present, threshold, [*events, *searched])
         limit = math.inf if rule.threshold is None else rule.threshold
-        stretches = splitting.walk(present, limit)
-        if len(stretches) <= len(present) or any(stretch.lack for stretch in stretches[: len(groups)]):
+        segments = splitting.walk(present, limit)
+        if len(segments) <= len(present) or any(segment.lack for segment in segments[: len(groups)]):
             _refuse(splitting, present, limit)
-        added = _added_group(splitting, present, len(groups[-1].cores), stretches[len(present)].start, fabric)
+        added = _added_group(splitting, present, len(groups[-1].cores), segments[len(present)].start, fabric)
         events.append(
             f"group {len(present)} added on chip {added.chip} (cores {name_cores(added)}): "
-            f"{_why(splitting, present, stretches)}"
+            f"{_why(splitting, present, segments)}"
         )
         present.append(added)
 
@@ -85,115 +86,65 @@ def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tup
     """Return the threshold to use, None if none fits, and the events that explain it."""
     given = splitting.rule.threshold
     if given is not None:
-        stretches = splitting.walk(groups, given)
-        if _fits(stretches, groups):
+        segments = splitting.walk(groups, given)
+        if fits(segments, groups):
             return given, []
     smallest = smallest_threshold(splitting, groups)
     if smallest is None:
         return None, []
     if given is None:
-        threshold = _first_fitting(splitting, groups, smallest)
+        threshold = first_fitting(splitting, groups, smallest)
         if threshold is None:
             return None, []
         return threshold, [
             f"threshold found by search: {threshold:.6g} is the smallest with which "
-            f"{_groups(len(groups))} hold{'s' if len(groups) == 1 else ''} the network"
+            f"{group_count(len(groups))} hold{'s' if len(groups) == 1 else ''} the network"
         ]
-    why = _why(splitting, groups, stretches)
-    higher = _first_fitting(splitting, groups, max(smallest, given))
+    why = _why(splitting, groups, segments)
+    higher = first_fitting(splitting, groups, max(smallest, given))
     if higher is not None:
         return higher, [f"threshold raised from {given:.6g} to {higher:.6g}: {why}"]
-    lower, last = _first_fitting(splitting, groups, smallest), None
+    lower, last = first_fitting(splitting, groups, smallest), None
     while lower is not None and lower < given:
         last = lower
-        lower = _next_threshold(splitting.walk(groups, lower))
-        lower = None if lower is None else _first_fitting(splitting, groups, lower)
+        lower = next_threshold(splitting.walk(groups, lower))
+        lower = None if lower is None else first_fitting(splitting, groups, lower)
     return last, [] if last is None else [f"threshold lowered from {given:.6g} to {last:.6g}: {why}"]
 
 
-def smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> float | None:
-    """Return the smallest threshold with no more sub-structures than groups; None if even infinity gives more.
-
-    The bisection moves to the next rejected or accepted score. Only these scores matter, so the result is exact.
-    """
-    stretches = splitting.walk(groups, math.inf)
-    if len(stretches) > len(groups):
-        return None
-    low, high = 0.0, _tightened(splitting, groups, stretches)
-    while low < high:
-        middle = low + (high - low) / 2
-        middle = middle if middle < high else low
-        stretches = splitting.walk(groups, middle)
-        if len(stretches) <= len(groups):
-            high = _tightened(splitting, groups, stretches)
-        else:
-            # With more sub-structures than an infinite threshold yields, the threshold has closed one.
-            low = _next_threshold(stretches) or high
-    return high
-
-
-def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> float:
-    """Return the smallest threshold with the same sub-structures; any threshold accepts one of a single node."""
-    longer = [(one, group) for one, group in zip(stretches, groups, strict=False) if one.stop - one.start > 1]
-    return max((splitting.score(one.start, one.stop, group) for one, group in longer), default=0.0)
-
-
-def _next_threshold(stretches: Sequence[TraversalSegment]) -> float | None:
-    """Return the smallest higher threshold with other sub-structures."""
-    return min((stretch.rejected for stretch in stretches if stretch.rejected is not None), default=None)
-
-
-def _first_fitting(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> float | None:
-    """Return the smallest threshold, from a given one up, with which the network fits the groups.
-
-    Every step of the search moves the end of a sub-structure forward, so there are at most groups x nodes steps.
-    """
-    found: float | None = threshold
-    while found is not None:
-        stretches = splitting.walk(groups, found)
-        if _fits(stretches, groups):
-            return found
-        found = _next_threshold(stretches)
-    return None
-
-
-def _fits(stretches: Sequence[TraversalSegment], groups: Sequence[CoreGroup]) -> bool:
-    return len(stretches) <= len(groups) and not any(stretch.lack for stretch in stretches)
-
-
-def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> str:
+def _why(splitting: Splitting, groups: Sequence[CoreGroup], segments: Sequence[TraversalSegment]) -> str:
     """Return why these sub-structures do not fit the groups."""
     reasons = []
-    if len(stretches) > len(groups):
-        reasons.append(f"{len(stretches)} sub-structures for {_groups(len(groups))}")
-    for index, stretch in enumerate(stretches[: len(groups)]):
-        if stretch.lack:
-            reasons.append(f"{_name(splitting, stretch.start)} asks group {index} for {stretch.lack}")
-        elif stretch.closing in ("storage", "compute"):
-            reasons.append(_closed_early(splitting, groups[index], index, stretch))
+    if len(segments) > len(groups):
+        reasons.append(f"{len(segments)} sub-structures for {group_count(len(groups))}")
+    for index, segment in enumerate(segments[: len(groups)]):
+        if segment.lack:
+            reasons.append(f"{_name(splitting, segment.start)} asks group {index} for {segment.lack}")
+        elif segment.closing in ("storage", "compute"):
+            reasons.append(_closed_early(splitting, groups[index], index, segment))
     return "; ".join(reasons[:4])
 
 
-def _closed_early(splitting: Splitting, group: CoreGroup, index: int, stretch: TraversalSegment) -> str:
-    lack = splitting.lack(stretch.start, stretch.stop + 1, group)
-    return f"{_name(splitting, stretch.stop)} would bring group {index} to {lack[1] if lack else stretch.closing}"
+def _closed_early(splitting: Splitting, group: CoreGroup, index: int, segment: TraversalSegment) -> str:
+    lack = splitting.lack(segment.start, segment.stop + 1, group)
+    return f"{_name(splitting, segment.stop)} would bring group {index} to {lack[1] if lack else segment.closing}"
 
 
 def _partition(
     splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]
 ) -> CorePartition:
-    stretches = splitting.walk(groups, threshold)
-    parts = [splitting.part(stretch, index, groups[index]) for index, stretch in enumerate(stretches)]
+    segments = splitting.walk(groups, threshold)
+    parts = [splitting.part(segment, index, groups[index]) for index, segment in enumerate(segments)]
     explained = list(events)
-    for index, stretch in enumerate(stretches):
-        if stretch.closing in ("storage", "compute"):
-            why = _closed_early(splitting, groups[index], index, stretch)
+    for index, segment in enumerate(segments):
+        if segment.closing in ("storage", "compute"):
+            why = _closed_early(splitting, groups[index], index, segment)
             explained.append(f"group {index} closed below the threshold: {why}")
     if len(parts) < len(groups):
         left = len(groups) - len(parts)
-        explained.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")
+        explained.append(f"no nodes are left for the last {'group' if left == 1 else group_count(left)}")
     return CorePartition(
-        "score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(explained)
+        "score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, segments), tuple(explained)
     )
 
 
@@ -216,7 +167,7 @@ def _added_group(
     raise DoesNotFit(
         f"there is no free core group for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
-        f"{_groups(len(groups))} are formed",
+        f"{group_count(len(groups))} are formed",
         "raise the threshold or the node limit, or describe more cores or chips",
         memory="core group",
     )
@@ -239,112 +190,21 @@ def _check_nodes(splitting: Splitting, groups: Sequence[CoreGroup]) -> None:
 
 def _refuse(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> NoReturn:
     """Raise with the reason why the network does not fit; an infinite threshold gives the fewest sub-structures."""
-    stretches = splitting.walk(groups, threshold)
+    segments = splitting.walk(groups, threshold)
     at = "whatever the threshold" if math.isinf(threshold) else f"with a threshold of {threshold:.6g}"
     raise DoesNotFit(
-        f"{_groups(len(groups))} cannot hold the network, {at}",
-        _why(splitting, groups, stretches)
+        f"{group_count(len(groups))} cannot hold the network, {at}",
+        _why(splitting, groups, segments)
         + ("" if splitting.rule.node_limit is None else f"; at most {splitting.rule.node_limit} nodes in each"),
         "form more or larger groups, reorder the groups, or let groups be added",
         memory="core group",
     )
 
 
-def _groups(count: int) -> str:
+def group_count(count: int) -> str:
+    """Return a number of groups in words."""
     return f"{count} group{'' if count == 1 else 's'}"
 
 
 def _name(splitting: Splitting, position: int) -> str:
     return f"node {splitting.graph.nodes[splitting.traversal.order[position]].name!r}"
-
-
-def partition_by_score_sharing_groups(
-    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule, most_parts: int | None = None
-) -> CorePartition:
-    """Return the partition into at most `most_parts` sub-structures, of which several may share a group.
-
-    Without `most_parts` there are as many as groups, or as many more as the node limit of the rule requires. With no
-    more sub-structures than groups this is `partition_by_score`. A given threshold is raised only if it yields more
-    than `most_parts`. Raises as `partition_by_score`, and `DoesNotFit` if the groups cannot hold the sub-structures.
-    """
-    check_demand(graph, traversal, groups)
-    if most_parts is not None and most_parts < len(groups):
-        what = f"at most {most_parts} parts for {len(groups)} groups"
-        raise InvalidPartition(what, "every group executes at least one part", "Allow more parts, or form fewer groups")
-    splitting = Splitting(graph, traversal, rule)
-    needed = len(splitting.walk(groups, math.inf)) if rule.node_limit is not None else 0
-    most = max(most_parts or len(groups), needed)
-    planned = [groups[part * len(groups) // most] for part in range(most)]
-    if most == len(groups):
-        return partition_by_score(graph, traversal, groups, rule)
-    threshold, events = _threshold(splitting, planned)
-    stretches = splitting.walk(planned, threshold)
-    if len(stretches) <= len(groups):
-        return partition_by_score(graph, traversal, groups, replace(rule, threshold=threshold))
-    homes = _homes(splitting, stretches, groups)
-    parts = [splitting.part(stretch, home, groups[home]) for home, stretch in zip(homes, stretches, strict=True)]
-    steps = tuple(replace(step, group=homes[step.group]) for step in splitting.steps(planned, stretches))
-    events.append(f"{len(stretches)} parts share {_groups(len(groups))}")
-    return CorePartition("score", tuple(groups), tuple(parts), threshold, steps, tuple(events))
-
-
-def _threshold(splitting: Splitting, planned: Sequence[CoreGroup]) -> tuple[float, list[str]]:
-    """Return the given threshold, or the smallest with no more sub-structures than planned, and why."""
-    given = splitting.rule.threshold
-    if given is not None and len(splitting.walk(planned, given)) <= len(planned):
-        return given, []
-    smallest = smallest_threshold(splitting, planned)
-    if smallest is None:
-        raise DoesNotFit(
-            f"{len(planned)} parts cannot hold the network, whatever the threshold",
-            f"{len(splitting.walk(planned, math.inf))} parts are needed for what the groups hold",
-            "Allow more parts, or form more or larger groups",
-            memory="core group",
-        )
-    found = f"{smallest:.6g} is the smallest with at most {len(planned)} parts"
-    if given is None:
-        return smallest, [f"threshold found by search: {found}"]
-    return smallest, [f"threshold raised from {given:.6g}: {found}"]
-
-
-def _homes(splitting: Splitting, stretches: Sequence[TraversalSegment], groups: Sequence[CoreGroup]) -> list[int]:
-    """Return the group of every sub-structure; raises DoesNotFit if the groups cannot hold them in their order."""
-    ends = [0, *(stretch.stop for stretch in stretches)]
-    # reached[end]: the smallest largest score with the groups so far and the sub-structures before `end`.
-    reached = [0.0] + [math.inf] * len(stretches)
-    origins: list[list[int]] = []
-    for group in groups:
-        following, origin = [math.inf] * len(reached), [0] * len(reached)
-        for first, last in itertools.combinations(range(len(reached)), 2):
-            if reached[first] == math.inf or _spans_legs(splitting, ends[first], ends[last]):
-                continue
-            if splitting.lack(ends[first], ends[last], group):
-                continue
-            largest = max(reached[first], splitting.score(ends[first], ends[last], group))
-            if largest < following[last]:
-                following[last], origin[last] = largest, first
-        reached = following
-        origins.append(origin)
-    if reached[-1] == math.inf:
-        demand = splitting.demand_bytes(splitting.workload(0, ends[-1]), groups[0])
-        held = sum(group.held_bytes for group in groups)
-        raise DoesNotFit(
-            f"{len(groups)} groups cannot hold {len(stretches)} parts in their order",
-            f"all parts together demand {demand:.12g} bytes, the groups hold {held}",
-            "Form more or larger groups",
-            memory="core group",
-            demand_bytes=math.ceil(demand),
-        )
-    homes: list[int] = []
-    last = len(stretches)
-    for number in reversed(range(len(groups))):
-        first = origins[number][last]
-        homes = [number] * (last - first) + homes
-        last = first
-    return homes
-
-
-def _spans_legs(splitting: Splitting, start: int, stop: int) -> bool:
-    """Return whether positions [start, stop) are of both legs; groups would wait for each other in a circle."""
-    leg = splitting.traversal.second_leg
-    return leg is not None and start < leg < stop

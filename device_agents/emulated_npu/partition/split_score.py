@@ -194,11 +194,11 @@ class Splitting:
             return "compute", f"{workload.compute_macs} multiply-adds in {period:g} s, {limit}"
         return None
 
-    def part(self, stretch: TraversalSegment, index: int, group: CoreGroup) -> SubStructure:
-        """Return a stretch of the walk as the sub-structure of the group with this index."""
-        nodes = self.traversal.order[stretch.start : stretch.stop]
-        load = self.score(stretch.start, stretch.stop, group)
-        return SubStructure(nodes, index, self.workload(stretch.start, stretch.stop), load)
+    def part(self, segment: TraversalSegment, index: int, group: CoreGroup) -> SubStructure:
+        """Return a segment of the walk as the sub-structure of the group with this index."""
+        nodes = self.traversal.order[segment.start : segment.stop]
+        load = self.score(segment.start, segment.stop, group)
+        return SubStructure(nodes, index, self.workload(segment.start, segment.stop), load)
 
     def demand_bytes(self, workload: Workload, group: CoreGroup) -> float:
         """Return the bytes that a workload occupies where a group holds its data."""
@@ -208,28 +208,28 @@ class Splitting:
 
     def walk(self, groups: Sequence[CoreGroup], threshold: float) -> list[TraversalSegment]:
         """Return the sub-structures at a threshold, one per group; after the last group, on more groups like it."""
-        stretches: list[TraversalSegment] = []
+        segments: list[TraversalSegment] = []
         start = 0
         while start < len(self.traversal.order):
-            group = groups[min(len(stretches), len(groups) - 1)]
-            stretches.append(self._stretch(start, group, threshold))
-            start = stretches[-1].stop
-        return stretches
+            group = groups[min(len(segments), len(groups) - 1)]
+            segments.append(self._segment(start, group, threshold))
+            start = segments[-1].stop
+        return segments
 
-    def steps(self, groups: Sequence[CoreGroup], stretches: Sequence[TraversalSegment]) -> tuple[ScoreStep, ...]:
+    def steps(self, groups: Sequence[CoreGroup], segments: Sequence[TraversalSegment]) -> tuple[ScoreStep, ...]:
         """Return every trial of a node: those taken, and the one that closed each group."""
         found = []
-        for index, stretch in enumerate(stretches):
+        for index, segment in enumerate(segments):
             # A second leg or the end of the nodes closes a group without a trial.
-            tried = stretch.stop + (stretch.closing not in ("second leg", "end"))
-            for position in range(stretch.start, tried):
-                accumulated = self.workload(stretch.start, position + 1)
-                score = self.score(stretch.start, position + 1, groups[index])
-                closes = stretch.closing if position == stretch.stop else None
+            tried = segment.stop + (segment.closing not in ("second leg", "end"))
+            for position in range(segment.start, tried):
+                accumulated = self.workload(segment.start, position + 1)
+                score = self.score(segment.start, position + 1, groups[index])
+                closes = segment.closing if position == segment.stop else None
                 found.append(ScoreStep(self.traversal.order[position], index, accumulated, score, closes))
         return tuple(found)
 
-    def _stretch(self, start: int, group: CoreGroup, threshold: float) -> TraversalSegment:
+    def _segment(self, start: int, group: CoreGroup, threshold: float) -> TraversalSegment:
         bound, closing = self._bound(start)
         good, bad = start + 1, bound + 1
         while bad - good > 1:

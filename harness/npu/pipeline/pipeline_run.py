@@ -22,12 +22,10 @@ from device_agents.emulated_npu.many_cores.stage_balancing import (
     place_by_score,
 )
 from device_agents.emulated_npu.many_cores.system_runs import TimedSystem
-from device_agents.emulated_npu.partition.greedy import (
-    partition_by_score_adding_groups,
-    partition_by_score_sharing_groups,
-)
+from device_agents.emulated_npu.partition.greedy import partition_by_score_adding_groups
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.result import CorePartition
+from device_agents.emulated_npu.partition.shared_groups import partition_by_score_sharing_groups
 from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user

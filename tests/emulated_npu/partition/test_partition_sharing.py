@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, parts
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
-from device_agents.emulated_npu.partition.greedy import partition_by_score_sharing_groups
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, traverse, traverse_from
 from device_agents.emulated_npu.partition.result import CorePartition
+from device_agents.emulated_npu.partition.shared_groups import partition_by_score_sharing_groups
 from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule
 
 COMPUTE = ShareScore(1, 0, 0)
