@@ -115,5 +115,7 @@ def test_inputs_whose_values_can_be_given_are_known_names(tmp_path: Path) -> Non
     onnx.save(choosing(0), tmp_path / "choosing.onnx")
     (network,) = load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1})
     assert network.inputs == ("x",)
-    with pytest.raises(UsageError, match=r"dimension or an input named 'size'.*can set for choosing: cached"):
+    with pytest.raises(
+        UsageError, match=r"dimension or an input named 'size'.*inputs of choosing that can have a value: cached"
+    ):
         load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1, "size": 2})
