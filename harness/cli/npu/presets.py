@@ -12,7 +12,7 @@ from harness.cli.terminal.output import print_json, print_report
 
 def presets_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", autocompletion=arguments.complete_preset, show_default=False)
+        str | None, typer.Argument(metavar="NAME", autocompletion=arguments.complete_preset, show_default=False)
     ] = None,
     json: arguments.Json = False,
 ) -> None:
