@@ -43,14 +43,15 @@
     ├── RegressionFound              exit 7    something became slower
     └── Interrupted                  exit 130  the user pressed Ctrl-C
 
-Each error says what happened, why, and the next step. `fault` names the side that caused it. `retry_helps` is true if
-the same command may succeed later without any change.
+Each error says what happened, why, and the next step; `unset` are the dimensions and inputs that need a value, and
+`advice` adds how to give it. `fault` names the side that caused it. `retry_helps` is true if the same command may
+succeed later without any change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from harness.text import sentences, shortened
@@ -76,7 +77,7 @@ def reason_of(error: Exception) -> str:
 
 
 class HarnessError(Exception):
-    """What happened (`what`), why (`why`) and what to do about it (`next_step`).
+    """What happened (`what`), why (`why`), what to do about it (`next_step`), and what needs a value for it (`unset`).
 
     Subclasses inherit the class variables, or set them as keywords of the class statement.
     """
@@ -101,14 +102,15 @@ class HarnessError(Exception):
         cls.retry_helps = cls.retry_helps if retry_helps is None else retry_helps
         cls.default_step = cls.default_step if default_step is None else default_step
 
-    def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
+    def __init__(self, what: str, *, why: str = "", next_step: str = "", unset: Iterable[str] = ()) -> None:
         super().__init__(what)
         self.what = what
         self.why = why
         self.next_step = next_step or self.default_step
+        self.unset = tuple(name[:80] for name in unset)[:3]
 
     def __str__(self) -> str:
-        return sentences(self.what, self.why, self.next_step)
+        return sentences(self.what, self.why, advice(self, "dims={}".format))
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class ErrorRecord:
     what: str
     why: str
     next_step: str
+    unset: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def error_class(self) -> type[HarnessError]:
@@ -130,14 +133,21 @@ class ErrorRecord:
 
     def error(self) -> HarnessError:
         """Return the error for a caller to raise; raises ValueError if its kind is unknown."""
-        return self.error_class(self.what, why=self.why, next_step=self.next_step)
+        return self.error_class(self.what, why=self.why, next_step=self.next_step, unset=self.unset)
 
 
 def record_of(error: HarnessError, limit: int | None = None) -> ErrorRecord:
     """Return an error as data; with a limit, texts of at most so many characters."""
     texts = error.what, error.why, error.next_step
     what, why, next_step = texts if limit is None else (shortened(text)[:limit] for text in texts)
-    return ErrorRecord(type(error).__name__, what, why, next_step)
+    return ErrorRecord(type(error).__name__, what, why, next_step, unset=error.unset)
+
+
+def advice(error: HarnessError | ErrorRecord, example: Callable[[Mapping[str, int]], str] | None = None) -> str:
+    """Return the next step; `example` writes values as the user gives them: in Python, in a command, in a plan."""
+    names = " and ".join(map(repr, error.unset))
+    shown = f", for example {example(dict.fromkeys(error.unset, 1))}" if names and example else ""
+    return sentences(f"Give {names} a value{shown}" if names else "", error.next_step)
 
 
 def bug(
@@ -184,7 +194,7 @@ class UnsupportedType(UnsupportedNetwork):
 
 
 class UnresolvedDimension(NetworkError):
-    """A symbolic dimension has no value; the error names the tensor and the `--dim` that sets it."""
+    """A symbolic dimension has no value; the error names the tensor, and the dimension or input in `unset`."""
 
 
 class NetworksRefused(NetworkError):

@@ -6,7 +6,8 @@ direction, lone surrogates. `printable` and `last_part` make it safe to show.
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -123,6 +124,11 @@ def first_names(names: Iterable[str], most: int) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun, which takes an s unless the number is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def dim_options(dims: Mapping[str, int]) -> str:
+    """Return values of dimensions and inputs as options of a command, each a word of a shell."""
+    return " ".join(f"--dim {shlex.quote(f'{name}={value}')}" for name, value in dims.items())
 
 
 def clock_name(clock: str) -> str:

@@ -170,7 +170,7 @@ def read_candidates(path: Path, positions: int) -> ArrayFile:
     found = open_array(path)
     if len(found.shape) != 2 or found.shape[1] != positions or found.dtype.kind not in "iu":
         why = f"It holds {found.dtype} of shape {found.shape}"
-        step = f"Save whole numbers with {positions} columns, one for each position"
+        step = f"Save whole numbers with {positions} columns, one for each position of several choices"
         raise ConfigurationError(f"{path} does not hold candidates of this space", why=why, next_step=step)
     return found
 

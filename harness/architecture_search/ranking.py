@@ -29,11 +29,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best candidates, best first: the highest scores, or without scores the lowest latencies.
+    """The best candidates, each once and the best first: the highest scores, or without scores the lowest latencies.
 
     `numbers` are those of the candidates among all, `costs` what they are ordered by. Of all `seen` candidates, `under`
     are below the bound, and `unknown` have a layer that is neither measured nor predicted. `unscored` are below the
-    bound and have no number as a score; they are left out.
+    bound and have no number as a score; they are left out. `fastest_s` is the lowest latency, whatever the bound.
     """
 
     rows: Rows
@@ -44,6 +44,7 @@ class Ranking:
     under: int
     unknown: int
     unscored: int
+    fastest_s: float
 
 
 def rank_span(estimator: SpaceEstimator, span: Span, selection: Selection) -> Ranking:
@@ -56,14 +57,25 @@ def rank_span(estimator: SpaceEstimator, span: Span, selection: Selection) -> Ra
     scored = ~np.isnan(costs)
     unscored = len(kept) - int(np.count_nonzero(scored))
     kept, costs = kept[scored], costs[scored]
-    if len(kept) > selection.count:
-        limit = np.partition(costs, selection.count - 1)[selection.count - 1]
-        kept, costs = kept[costs <= limit], costs[costs <= limit]
-    order = np.lexsort((kept, costs))[: selection.count]
+    order = _lowest(costs, rows[kept], selection.count)
     best = kept[order]
     unknown = int(np.isnan(latency_s).sum())
-    under = int(np.count_nonzero(good))
-    return Ranking(rows[best], best + span.first, latency_s[best], costs[order], len(rows), under, unknown, unscored)
+    under, fastest_s = int(np.count_nonzero(good)), float(np.nanmin(latency_s, initial=np.inf))
+    kept_s, costs = latency_s[best], costs[order]
+    return Ranking(rows[best], best + span.first, kept_s, costs, len(rows), under, unknown, unscored, fastest_s)
+
+
+def _lowest(costs: Floats, rows: Rows, count: int) -> Ints:
+    """Return the places of the lowest costs, the lowest first; of equal rows only the first one."""
+    taken = count
+    while True:
+        limit = np.partition(costs, taken - 1)[taken - 1] if taken < len(costs) else np.inf
+        near = np.flatnonzero(costs <= limit)
+        near = near[np.argsort(costs[near], kind="stable")]
+        _, first = np.unique(rows[near], axis=0, return_index=True)
+        if len(first) >= count or taken >= len(costs):
+            return near[np.sort(first)[:count]]
+        taken *= 8
 
 
 def best_of(rankings: Iterable[Ranking], selection: Selection) -> Ranking:
@@ -79,9 +91,11 @@ def best_of(rankings: Iterable[Ranking], selection: Selection) -> Ranking:
 def _joined(first: Ranking, second: Ranking, selection: Selection) -> Ranking:
     costs = np.concatenate([first.costs, second.costs])
     numbers = np.concatenate([first.numbers, second.numbers])
-    order = np.lexsort((numbers, costs))[: selection.count]
+    rows = np.concatenate([first.rows, second.rows])
+    by_number = np.argsort(numbers)
+    order = by_number[_lowest(costs[by_number], rows[by_number], selection.count)]
     return Ranking(
-        np.concatenate([first.rows, second.rows])[order],
+        rows[order],
         numbers[order],
         np.concatenate([first.latency_s, second.latency_s])[order],
         costs[order],
@@ -89,6 +103,7 @@ def _joined(first: Ranking, second: Ranking, selection: Selection) -> Ranking:
         first.under + second.under,
         first.unknown + second.unknown,
         first.unscored + second.unscored,
+        min(first.fastest_s, second.fastest_s),
     )
 
 

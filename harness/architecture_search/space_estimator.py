@@ -150,7 +150,8 @@ class SpaceEstimator:
         if rows.ndim != 2 or rows.shape[1] != len(self.sizes) or not np.issubdtype(rows.dtype, np.integer):
             what = f"Candidates are not an array of whole numbers with {len(self.sizes)} columns"
             why = f"It has shape {rows.shape} and type {rows.dtype}"
-            raise UsageError(what, why=why, next_step="Give one row for each candidate, one column for each position")
+            step = "Give one row for each candidate, one column for each position of several choices"
+            raise UsageError(what, why=why, next_step=step)
         return rows
 
     def _parts(self, candidates: ArrayLike) -> list[Choices]:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json, print_line
+from harness.cli.terminal.output import note, print_json
+from harness.text import printable
 from harness.workspace import find_workspace
 
 app = arguments.command_group("Install the agent on a device.")
@@ -41,6 +42,6 @@ def install(
         print_json(**{key: value if isinstance(value, bool) else str(value) for key, value in vars(done).items()})
         return
     for key, value in vars(done).items():
-        print_line(f"{key}: {value}")
+        print(f"{key}: {printable(str(value))}")  # never folded: a line of authorized_keys is copied from here
     note(f"Next: replace the line of this key in ~/.ssh/authorized_keys on {name} with the one above")
     note(f"Then: harness devices check {name}")

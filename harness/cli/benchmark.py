@@ -12,7 +12,7 @@ from harness.cli.options import arguments
 from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import OnlyFields, spread
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import note, print_json, print_line, print_table, write_csv
+from harness.cli.terminal.output import error_fields, note, print_json, print_line, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
@@ -99,7 +99,7 @@ def benchmark(
         notes = [f"Machine during the runs: {measured.machine}."]
         write_figure(files.html, *benchmark_plot(measured), command_line(), notes)
     if json:
-        refused = [asdict(one) for one in measured.refused_networks]
+        refused = [error_fields(one) for one in measured.refused_networks]
         networks = [{**one.figures, "machine": asdict(one.machine)} for one in measured.networks]
         print_json(device=measured.device, networks=networks, refused_networks=refused)
     else:

@@ -16,9 +16,9 @@ from harness.cli.options.arguments import command_words
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
-from harness.cli.terminal.output import note, print_error, print_json, print_line, print_table, write_csv
+from harness.cli.terminal.output import error_fields, note, print_error, print_json, print_line, print_table, write_csv
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, counted, interval_ms, microseconds, milliseconds
+from harness.text import clock_name, counted, interval_ms, microseconds, milliseconds, sentences
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _document(estimates: NetworkEstimates, works: Sequence[Sequence[LayerWork | 
         **{name: getattr(table, name) for name in ("device", "clock", "method", "machine")},
         "published": is_published(table),
         "networks": [_json(network, work) for network, work in zip(estimates, works, strict=True)],
-        "refused_networks": [asdict(one) for one in estimates.refused_networks],
+        "refused_networks": [error_fields(one) for one in estimates.refused_networks],
     }
 
 
@@ -282,13 +282,13 @@ def _step_to_cover(
     """Return the next step if layers are not in a table; `covering` is the advice of `_covering`."""
     from harness.network.learnt_weights import is_quantised
 
-    command = f"`harness profile --device {table.device}{reading.variant.options()}`"
-    step = f"run {command} on them and build the table again, or give --allow-partial"
+    command = f"harness profile --device {table.device}{reading.variant.options()}"
+    step = f"{'Or run' if covering else 'Run'} `{command}` on them and build the table again, or give --allow-partial"
     if table.is_imported:
-        step = "import a file that also has these layers, or give --allow-partial"
+        step = f"{'Or import' if covering else 'Import'} a file that also has these layers, or give --allow-partial"
     elif any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
-        step = f"run {command.removesuffix('`')} --space builtin:int8`, or {step.removeprefix('run ')}"
-    return f"{covering}. Or {step}" if covering else step[0].upper() + step[1:]
+        step = f"{step}. `{command} --space builtin:int8` measures quantised layers of many shapes"
+    return sentences(covering, step)
 
 
 def _uncovered(estimates: Sequence[NetworkEstimate], step: str) -> CoverageError:

@@ -200,10 +200,11 @@ def _show(ranking: Ranking, estimator: SpaceEstimator) -> None:
         measured = f"{int(coverage['measured'][at])}/{layers}"
         choices = " ".join(map(str, ranking.rows[at].tolist()))
         rows.append((f"{number}", choices, milliseconds(float(intervals.latency_s[at])), interval_ms(ends), measured))
-    print_table(("candidate", "choices", "latency ms", _INTERVAL, "layers measured"), rows, left=2)
-    print_line(
-        f"candidates: {ranking.seen:,}  within the bound: {ranking.under:,}  with unknown layers: {ranking.unknown:,}"
-    )
+    if rows:
+        print_table(("candidate", "choices", "latency ms", _INTERVAL, "layers measured"), rows, left=2)
+    counts = f"candidates: {ranking.seen:,}  within the bound: {ranking.under:,}"
+    fastest = "" if ranking.under else f"  the fastest takes {milliseconds(ranking.fastest_s)} ms"
+    print_line(f"{counts}{fastest}  with unknown layers: {ranking.unknown:,}")
 
 
 def _raise_unknown(ranking: Ranking) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Heading, spread
-from harness.cli.terminal.output import note, print_json, print_line, print_table
+from harness.cli.terminal.output import error_fields, note, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_jobs, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, UsageError, gravest
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
@@ -257,7 +257,7 @@ def _facts(outcome: ProfileOutcome) -> dict[str, Any]:
     return {
         **{"device": outcome.request.device, "attempts": outcome.attempts, "golden_s": outcome.golden_s},
         **(asdict(result) if result else {}),
-        **({"error": {key: text for key, text in asdict(failure).items() if key != "trace"}} if failure else {}),
+        **({"error": error_fields(failure)} if failure else {}),
     }
 
 
@@ -327,7 +327,7 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
     if json:
         counts = {"probes": probes, "layers": len(plan.layers), "batches": len(plan.batches)}
         samples = [fewest * probes, most * probes]
-        refused = [asdict(one) for one in planned.refused_networks]
+        refused = [error_fields(one) for one in planned.refused_networks]
         print_json(
             plan=plan.id,
             **counts,

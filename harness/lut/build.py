@@ -121,10 +121,9 @@ def _read(
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
     complete = [campaign for campaign in campaigns if campaign.is_usable]
     if not complete:
-        step = f"Run the same `harness profile --device {device}` again; it resumes"
         what = "complete" if not any(campaign.complete for campaign in campaigns) else "usable for a table"
         why = next((one.excluded for one in reversed(campaigns) if one.excluded not in (None, PENDING)), None)
-        step = step.replace("; it resumes", "") if why else step
+        step = f"Run the same `harness profile --device {device}` again{'' if why else '; it resumes'}"
         raise CampaignIncomplete(f"No campaign on {device} is {what}", why=why or "", next_step=step)
     newest = complete[-1].fingerprint
     for campaign in campaigns:

@@ -104,7 +104,9 @@ def naming(reference: ModelReference) -> Iterator[None]:
     except NetworkError as error:
         if error.what.startswith(file):
             raise
-        raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
+        raise type(error)(
+            f"{file}: {error.what}", why=error.why, next_step=error.next_step, unset=error.unset
+        ) from error
 
 
 def note_unchecked(reference: ModelReference, batch: int | None, reason: str, note: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Generic, TypeVar
@@ -17,6 +17,7 @@ from harness.errors import (
     NetworkError,
     NetworksRefused,
     UsageError,
+    advice,
     record_of,
 )
 from harness.network.keyed_network import KeyedNetwork
@@ -32,7 +33,7 @@ from harness.network.model_references import (
 from harness.network.network import Network
 from harness.network.reading.limits import READING
 from harness.parallel import cores, may_fork, results
-from harness.text import printable
+from harness.text import printable, sentences
 
 _NEXT = "Run the command on fewer files at a time to find the one that crashes it"
 _FEWEST_SHARED = 4
@@ -58,7 +59,7 @@ class RefusedNetwork(ErrorRecord):
 
     def __str__(self) -> str:
         """Return file, reason and next step on one line."""
-        return printable(str(self.error()))
+        return printable(sentences(self.what, self.why, advice(self)))
 
 
 ListedNetwork = Network | KeyedNetwork
@@ -208,7 +209,7 @@ def check_refused(refused: Sequence[RefusedNetwork], left: int, *, strict: bool 
         raise refused[0].error()
     what = f"{_count(len(refused), left)} refused"
     step = "Correct them, or omit them from the list" if left else "Correct them"
-    raise NetworksRefused(what, why="\n".join(map(str, refused)), next_step=step)
+    raise NetworksRefused(what, why="\n".join(map(str, refused)), next_step=step, unset=_unset(refused))
 
 
 def note_refused(refused: Sequence[RefusedNetwork], note: Callable[[str], None]) -> None:
@@ -237,7 +238,11 @@ def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessE
         step = "Profile them and build the table again, or omit them"
         return CoverageError(what, why=f"The table lacks layers of {names}{more}", next_step=step)
     step = "Correct them or omit them; --strict ends the command before anything is measured"
-    return NetworksRefused(what, why=f"{names}{more}", next_step=step)
+    return NetworksRefused(what, why=f"{names}{more}", next_step=step, unset=_unset(refused))
+
+
+def _unset(refused: Sequence[RefusedNetwork]) -> Iterable[str]:
+    return dict.fromkeys(name for one in refused for name in one.unset)
 
 
 def _are_uncovered(refused: Sequence[RefusedNetwork]) -> bool:
@@ -254,7 +259,7 @@ def _check_dims(networks: Sequence[ListedNetwork], dims: Mapping[str, int]) -> N
     if unknown:
         names = ", ".join(network.name for network in networks)
         fixed = f"{names}: all dimensions are fixed, and there is no scalar integer or Boolean input"
-        why = f"Names that --dim can set for {names}: {', '.join(sorted(known))}" if known else fixed
-        step = "Pass --dim only for these" if known else "Omit --dim"
+        why = f"Dimensions and inputs of {names} that can have a value: {', '.join(sorted(known))}" if known else fixed
+        step = "Give values only to these" if known else "Omit it"
         what = f"No network has a dimension or an input named {unknown[0][:80]!r}"
         raise UsageError(what, why=why[:300], next_step=step)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from harness.errors import ConfigurationError, HarnessError, LutError, OutOfService, bug
+from harness.errors import ConfigurationError, HarnessError, LutError, OutOfService, advice, bug
 from harness.fleet.health import configured_band
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Engine, Failure
@@ -28,7 +28,7 @@ from harness.nightly.job_queue import JobQueue, Notify, ignore
 from harness.nightly.night_lock import night_lock
 from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, PublishedTable, SetComparison, SetRow
-from harness.nightly.plan_file import in_plan
+from harness.nightly.plan_file import dims_key
 from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
 from harness.slowdowns.detection_power import level_of_each
 from harness.workspace import Workspace
@@ -249,7 +249,7 @@ def _item(device: str, failure: Failure, about: str = "") -> AttentionItem:
         kind=failure.kind,
         what=f"{about}{failure.what}",
         why=failure.why,
-        next_step=in_plan(failure.next_step),
+        next_step=advice(failure, dims_key),
         exit_code=failure.exit_code,
         trace=failure.trace if failure.exit_code == HarnessError.exit_code else "",
     )
@@ -267,9 +267,9 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
     done = [row for row in rows if row.status == "done"]
     missing = sorted((row for row in rows if row.status in ("failed", "skipped")), key=lambda row: row.status)
     if missing and (done or missing[0].status == "failed"):
-        return _kept(workspace, device, f"{missing[0].set} was not measured: {missing[0].reason}")
+        return _kept(workspace, device, f"{missing[0].set} was not measured")
     if not done:
-        return _kept(workspace, device, rows[0].reason if rows else "nothing was measured tonight")
+        return _kept(workspace, device, "nothing was measured")
     current = _newest(workspace, device)
     newest = max(number for row in done for number in row.campaigns)
     if current is not None and newest in current[1]:
@@ -310,7 +310,7 @@ def _outdated_sets(journal: Journal, device: str, rows: Sequence[SetRow]) -> lis
 def _kept(workspace: Workspace, device: str, because: str, failure: Failure | None = None) -> PublishedTable:
     current = _newest(workspace, device)
     table = current[0] if current else PublishedTable(None)
-    return replace(table, kept_because=because or "nothing was measured", failure=failure)
+    return replace(table, kept_because=because, failure=failure)
 
 
 def _newest(workspace: Workspace, device: str) -> tuple[PublishedTable, frozenset[int]] | None:

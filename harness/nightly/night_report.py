@@ -64,7 +64,7 @@ class PublishedTable:
     """A device's current table after the night.
 
     `table` is None if the device has none. `kept_because` says why the previous table stays; it is empty if tonight's
-    table was published.
+    table was published. Why a set was not measured is in its row.
     """
 
     table: str | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.fleet.store import Acceptance
 from harness.nightly.night import JobForecast
-from harness.nightly.night_report import DeviceRow, NightReport, by_reason
+from harness.nightly.night_report import NightReport, by_reason
 from harness.nightly.status import NightStatus
 from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
@@ -38,7 +38,9 @@ def report_parts(report: NightReport) -> Iterator[Part]:
     for machine, names in by_reason(machines).items():
         yield f"machine: {machine} ({_several(names)})"
     for device in report.devices:
-        yield f"{device.device}  table {device.published.table or 'none'}{_kept(device)}"
+        table, because = device.published.table, device.published.kept_because
+        kept = f"  {'kept' if table else 'none made'}: {because}" if because else ""
+        yield f"{device.device}  table {table or 'none'}{kept}"
     for change in report.changes:
         accepted = f" (accepted: {change.accepted})" if change.accepted else ""
         yield f"{change.device}: {change.summary}{accepted}"
@@ -49,15 +51,6 @@ def report_parts(report: NightReport) -> Iterator[Part]:
         yield f"needs attention: {where}{item.what}{item.why and f'. {item.why}'}"
         if item.next_step:
             yield f"  next: {item.next_step}"
-
-
-def _kept(device: DeviceRow) -> str:
-    """Return why a device keeps its table, without a reason that its sets already have."""
-    because = device.published.kept_because
-    shown = next((row.reason for row in device.sets if row.reason and because.endswith(row.reason)), "")
-    new = because.removesuffix(shown).removesuffix(": ")
-    state = "" if not because else "  kept" if device.published.table else "  none made"
-    return f"{state}: {new}" if new else state
 
 
 def _several(names: Sequence[str]) -> str:

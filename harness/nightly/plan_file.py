@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from datetime import time
 from pathlib import Path
@@ -22,8 +21,6 @@ _HOW_TO_WRITE = (
     'Write one: [nightly] with devices = ["NAME"], then [[set]] with a name and networks; see docs/nightly.md'
 )
 _SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,4})?)\s*%\Z")
-_DIM = r"""--dim (?:(?:'[^']*'|"'")+|\S+=\S+)"""
-_DIMS = re.compile(rf"{_DIM}(?: {_DIM})*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
 
@@ -53,14 +50,9 @@ _Duration = Annotated[float, BeforeValidator(_duration_s)]
 _Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-def in_plan(step: str) -> str:
-    """Return the next step of an error about a network with `dims` of the plan in place of the option `--dim`."""
-    return _DIMS.sub(_dims_key, step)
-
-
-def _dims_key(options: re.Match[str]) -> str:
-    words = [word.rpartition("=") for word in shlex.split(options[0])[1::2]]
-    values = (f"{name if _BARE_KEY.match(name) else json.dumps(name)} = {value}" for name, _, value in words)
+def dims_key(dims: Mapping[str, int]) -> str:
+    """Return values of dimensions and inputs as a plan has them."""
+    values = (f"{name if _BARE_KEY.match(name) else json.dumps(name)} = {value}" for name, value in dims.items())
     return f"dims = {{{', '.join(values)}}} in the set"
 
 

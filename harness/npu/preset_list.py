@@ -1,5 +1,6 @@
 """The built-in machines of the emulated NPU, with what distinguishes them."""
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,16 @@ _SENTENCE_END = re.compile(r"(?<!et al)\.\s+(?=[A-Z])")
 
 @dataclass(frozen=True)
 class Preset:
-    """A built-in machine; `source` is the comment at the head of its file."""
+    """A built-in machine, and the text of its file."""
 
     machine: Machine
-    source: str
+    text: str
+
+    @property
+    def source(self) -> str:
+        """The comment at the head of the file, on one line."""
+        lines = itertools.takewhile(lambda line: line.startswith("#"), self.text.splitlines())
+        return " ".join(line.removeprefix("#").strip() for line in lines)
 
     @property
     def summary(self) -> str:
@@ -24,19 +31,10 @@ class Preset:
         return _SENTENCE_END.split(self.source, 1)[0].rstrip(".")
 
 
-def presets() -> tuple[Preset, ...]:
-    """Return the built-in machines by name."""
-    return tuple(Preset(load_preset(name), _head(preset_text(name))) for name in preset_names())
-
-
-def _head(text: str) -> str:
-    """Return the comment at the head of a machine file, on one line."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
+def presets(name: str | None = None) -> tuple[Preset, ...]:
+    """Return the built-in machines, or the one of a name; raises InvalidMachine if there is none."""
+    names = preset_names() if name is None else (name,)
+    return tuple(Preset(load_preset(one), preset_text(one)) for one in names)
 
 
 def preset_fields(preset: Preset) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from harness.report.networks.network_graph import connections
 from harness.report.networks.network_section import section
 from harness.report.overhead_figures import sample_figures
 from harness.report.page_values import ReportTable, Unit, display, percent, significant, unit_for
-from harness.text import Facts, clock_name, is_safe_name
+from harness.text import Facts, clock_name, dim_options, is_safe_name
 from harness.validation.results import Validation
 from harness.version import VERSION
 from harness.workspace import Workspace
@@ -303,4 +303,5 @@ class ReportSource:
     @property
     def dim_options(self) -> str:
         """The options of a command that set the symbolic dimensions, with a space before each."""
-        return "".join(f" --dim {shlex.quote(f'{display(name)}={value}')}" for name, value in self.dims.items())
+        dims = {display(name): value for name, value in self.dims.items()}
+        return f" {dim_options(dims)}" if dims else ""

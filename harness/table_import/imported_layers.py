@@ -38,7 +38,7 @@ class RowCounts:
         if len(self.invalid) < MAX_REASONS:
             self.invalid.append((line, printable(str(reason), 300)))
 
-    def check(self, file: str) -> None:
+    def check(self, file: str, *, some_are_valid: bool) -> None:
         """Raise ConfigurationError if a row cannot be used."""
         if self.invalid_count:
             lines: dict[str, list[str]] = {}
@@ -46,11 +46,10 @@ class RowCounts:
                 lines.setdefault(reason, []).append(str(line))
             whys = [f"line{'s' * (len(one) > 1)} {', '.join(one)}: {reason}" for reason, one in lines.items()]
             more = self.invalid_count - len(self.invalid)
-            raise ConfigurationError(
-                f"{self.invalid_count} of {self.read} rows of {file} cannot be imported",
-                why="; ".join(whys) + (f"; and {more} more" if more else ""),
-                next_step="Correct the rows or the mapping, or give --skip-invalid to leave them out",
-            )
+            what = f"{self.invalid_count} of {self.read} rows of {file} cannot be imported"
+            why = "; ".join(whys) + (f"; and {more} more" if more else "")
+            step = f"Correct the rows or the mapping{', or leave them out by --skip-invalid' if some_are_valid else ''}"
+            raise ConfigurationError(what, why=why, next_step=step)
 
 
 @dataclass(frozen=True)

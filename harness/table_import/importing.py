@@ -123,9 +123,9 @@ def import_lut(
     nodes = node_layers(source, _of(NodeRows, rows), counts, networks)
     whole = measured_networks(described, _of(NetworkRows, rows), counts, networks)
     spare = operator_layers(source, tested, counts, bounded=False)
-    if not skip_invalid:
-        counts.check(source.name)
     layers = _distinct(operators, nodes.layers)
+    if not (skip_invalid and layers):
+        counts.check(source.name, some_are_valid=bool(layers))
     note(f"learning from {len(layers)} layers")
     draft = table_of(source, layers, Counter(one.layer.pattern for one in operators if one.layer.pattern), nodes.groups)
     compared = compare_networks(draft, whole)

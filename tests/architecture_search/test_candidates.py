@@ -39,7 +39,10 @@ def estimator(space: SearchSpace) -> SpaceEstimator:
 def test_the_best_of_all_spans_are_kept(
     estimator: SpaceEstimator, scored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranking span by span gives the candidates that sorting all of them gives, ties in the order of the file."""
+    """Ranking span by span gives the candidates that sorting all of them gives, ties in the order of the file.
+
+    Equal candidates are kept once. With a bound below all of them, the lowest latency is still known.
+    """
     monkeypatch.setattr(candidates, "SPAN", 64)
     random = np.random.default_rng(3)
     rows = random.integers(0, estimator.sizes, (1000, len(estimator.sizes)))
@@ -50,10 +53,15 @@ def test_the_best_of_all_spans_are_kept(
     found = best_of((rank_span(estimator, span, selection) for span in array_spans(rows, scores)), selection)
     costs = latencies if scores is None else -scores
     under = np.flatnonzero(latencies <= bound_s)
-    expected = under[np.lexsort((under, costs[under]))][:30]
+    expected = under[np.lexsort((under, costs[under]))]
+    _, first = np.unique(rows[expected], axis=0, return_index=True)
+    expected = expected[np.sort(first)][:30]
+    assert len(first) < len(under)
     assert found.numbers.tolist() == expected.tolist()
     assert (found.rows == rows[expected]).all()
     assert (found.seen, found.under, found.unknown) == (1000, len(under), 0)
+    none = best_of((rank_span(estimator, span, Selection(30, 0.0)) for span in array_spans(rows, scores)), selection)
+    assert (len(none.rows), none.fastest_s) == (0, latencies.min())
 
 
 @pytest.mark.parametrize("unscored", [0, 1, 250])
@@ -70,7 +78,9 @@ def test_candidates_without_a_score_are_counted(
     selection = Selection(1000, bound_s)
     found = best_of((rank_span(estimator, span, selection) for span in array_spans(rows, scores)), selection)
     left_out = int(np.count_nonzero(latencies[:unscored] <= bound_s))
-    assert (found.unscored, len(found.rows)) == (left_out, found.under - left_out)
+    kept = np.unique(rows[unscored:][latencies[unscored:] <= bound_s], axis=0)
+    assert (found.unscored, found.under - found.unscored) == (left_out, int(np.sum(latencies[unscored:] <= bound_s)))
+    assert np.unique(found.rows, axis=0).tolist() == kept.tolist() and len(found.rows) == len(kept)
 
 
 def test_random_candidates_are_the_same_wherever_they_are_drawn(

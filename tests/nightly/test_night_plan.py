@@ -1,6 +1,6 @@
 """nightly.toml: the meaning of its keys, and the errors for invalid plans."""
 
-import shlex
+import tomllib
 from datetime import date, datetime, time
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from night_lab import Lab
 
 from harness.errors import ConfigurationError
 from harness.nightly.night_plan import NightPlan, load_plan
-from harness.nightly.plan_file import NightSettings, in_plan
+from harness.nightly.plan_file import NightSettings, dims_key
 
 HEAD = '[nightly]\ndevices = ["one"]\n'
 SET = '[[set]]\nname = "s"\nnetworks = ["builtin:resnet50"]\n'
@@ -132,6 +132,7 @@ def test_small_hours_belong_to_the_evening_before() -> None:
     ("name", "key"), [("batch", "batch"), ("x.0", '"x.0"'), ("my dim", '"my dim"'), ("it's", '"it\'s"')]
 )
 def test_advice_names_the_key_of_the_plan(name: str, key: str) -> None:
-    """An option with a dimension of any name becomes the key of a set; other words stay."""
-    options = " ".join(f"--dim {shlex.quote(f'{one}=1')}" for one in (name, "other"))
-    assert in_plan(f"Give {options} with --dim") == f"Give dims = {{{key} = 1, other = 1}} in the set with --dim"
+    """The advice of a plan is TOML for a dimension of any name."""
+    written = f"dims = {{{key} = 1, other = 1}}"
+    assert dims_key({name: 1, "other": 1}) == f"{written} in the set"
+    assert tomllib.loads(written) == {"dims": {name: 1, "other": 1}}

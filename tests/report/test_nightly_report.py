@@ -93,7 +93,7 @@ def test_verdict_comes_first() -> None:
 
 def test_calm_night_says_so() -> None:
     """Without slow-downs and failures the verdict says that nothing became slower, with exit code 0."""
-    assert verdict(calm()).startswith("**Nothing became slower.** 1 of 1 sets measured on 1 device, 1 table published")
+    assert verdict(calm()).startswith("Nothing became slower. 1 of 1 sets measured on 1 device, 1 table published")
     assert calm().exit_code == 0
     alone = replace(calm(), compared=())
     assert "nothing to compare with yet" in verdict(alone)
@@ -117,13 +117,13 @@ def test_sets_without_a_comparison_are_named() -> None:
     assert "Smallest detectable changes" not in text
     assert cases(alone)["board/vision: comparison"] == "skipped"
     some = replace(calm(), compared=(*calm().compared, replace(first, set="text")))
-    assert verdict(some).startswith("**Nothing became slower.**") and "1 compared with earlier nights" in verdict(some)
+    assert verdict(some).startswith("Nothing became slower.") and "1 compared with earlier nights" in verdict(some)
 
 
 def test_stopped_night_says_so_first() -> None:
     """The report of a stopped night says so first."""
     report = replace(calm(), stopped=True)
-    assert verdict(report).startswith("**The night was stopped, nothing became slower.**") and report.exit_code == 130
+    assert verdict(report).startswith("The night was stopped, nothing became slower.") and report.exit_code == 130
 
 
 def test_improvements_and_passed_nights_do_not_alarm() -> None:

@@ -359,9 +359,9 @@ def test_unreadable_file_has_a_next_step(
 
 
 def test_dim_of_a_network_of_fixed_sizes_is_omitted(unchanged: Harness, small_network: Path) -> None:
-    """If no network has a symbolic dimension, the error proposes to omit --dim."""
+    """If no network has a symbolic dimension, the error proposes to omit it."""
     words = ("estimate", small_network, "--device", "null01", "--dim", "batch=1")
-    unchanged(*words).assert_refused(2, mentions=("all dimensions are fixed", "next: Omit --dim"))
+    unchanged(*words).assert_refused(2, mentions=("all dimensions are fixed", "next: Omit it"))
 
 
 def test_unknown_builtin_lists_the_known(unchanged: Harness) -> None:

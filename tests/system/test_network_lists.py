@@ -41,7 +41,7 @@ def refused(outcome: Outcome) -> dict[str, str]:
     """The kinds of the refused networks of a command's JSON by file; every message names its file."""
     found = outcome.json["refused_networks"]
     assert all(one["what"].startswith(one["file"]) or one["file"] in one["what"] for one in found)
-    assert all(set(one) == {"file", "kind", "what", "why", "next_step"} for one in found)
+    assert all(set(one) == {"file", "kind", "what", "why", "next_step", "unset"} for one in found)
     return {one["file"]: one["kind"] for one in found}
 
 

@@ -40,7 +40,10 @@ from harness.table_import.importing import import_lut
     ],
 )
 def test_a_bad_cell_is_refused_with_its_line(harness: Harness, changed: dict[str, str], reason: str) -> None:
-    """A cell that is no size or no time ends the command with line and reason, and nothing is written."""
+    """A cell that is no size or no time ends the command with line and reason, and nothing is written.
+
+    If no other row is left, `--skip-invalid` does not hide the reason.
+    """
     rows = [row(), row(k=64), row(**changed)]
     wide = {**MAPPING["operator"][0], "where": {"kind": "wide"}, "kernel": 100, "padding": 0}
     sections = [wide, *MAPPING["operator"]] if "kind" in changed else MAPPING["operator"]
@@ -49,6 +52,8 @@ def test_a_bad_cell_is_refused_with_its_line(harness: Harness, changed: dict[str
     assert not (harness.workspace / "lut").exists()
     run_import(harness, rows, "--skip-invalid", operator=sections).assert_ok()
     assert len(read_lut(harness.table).entries) == 2
+    alone = run_import(harness, rows[2:], "--skip-invalid", operator=sections[:1])
+    alone.assert_refused(3, mentions=("1 of 1 rows", "line 2", reason))
 
 
 def test_rows_of_other_lengths_and_many_bad_rows_are_counted(harness: Harness) -> None:

@@ -134,11 +134,10 @@ def _end_with_verdict(report: NightReport, written: Path) -> None:
     if report.stopped:
         step = "Run the same command again: it continues and replaces the report"
         raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
-    plain = verdict(report).replace("*", "").replace("\\", "")
     if report.exit_code:
-        print_error(HarnessError(printable(plain), next_step=f"See {written}"))
+        print_error(HarnessError(verdict(report), next_step=f"See {written}"))
         raise typer.Exit(report.exit_code)
-    note(plain)
+    note(verdict(report))
 
 
 @contextlib.contextmanager

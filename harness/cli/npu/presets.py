@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from harness.cli.options import arguments
 from harness.cli.terminal.output import print_json, print_report
 
 
-def presets_command(json: arguments.Json = False) -> None:
-    """List the built-in machines of the emulated NPU.
+def presets_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", autocompletion=arguments.complete_preset, show_default=False)
+    ] = None,
+    json: arguments.Json = False,
+) -> None:
+    """List the built-in machines of the emulated NPU, or print the file of one, to start a machine of your own from.
 
     The table shows the data type of each machine, its multiply-adds in a cycle, its clock, its cores, its buffers NB
     and SB, its last-level cache, the bandwidth of its DDR, and the source of its numbers. `--preset NAME` of the other
     commands selects a machine.
 
-    Example: harness npu presets
+    Example: harness npu presets ethos-u55-256 > mine.toml
     """
+    from harness.npu.error_translation import errors_of_user
     from harness.npu.preset_list import preset_fields, preset_table, presets
 
-    found = presets()
-    if json:
+    with errors_of_user():
+        found = presets(name)
+    if name is not None and not json:
+        print(found[0].text, end="")
+    elif json:
         print_json(presets=[preset_fields(preset) for preset in found])
     else:
         print_report(preset_table(found))

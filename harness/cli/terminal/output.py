@@ -10,12 +10,13 @@ import shutil
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness.errors import HarnessError, NetworksRefused
+from harness.errors import ErrorRecord, HarnessError, NetworksRefused, advice
 from harness.files import spreadsheet_csv, write_whole
-from harness.text import Part, Table, printable, shortened
+from harness.text import Part, Table, dim_options, printable, shortened
 
 SCHEMA_VERSION = 1
 
@@ -28,10 +29,17 @@ def print_json(**fields: Any) -> None:
 def print_error(error: HarnessError) -> None:
     """Print what happened, why, and the next step, each on its own line; refused networks have a line each."""
     reasons = error.why.split("\n") if isinstance(error, NetworksRefused) else [error.why]
-    lines = (("error", error.what), *(("  why", reason) for reason in reasons), ("  next", error.next_step))
+    step = advice(error, dim_options)
+    lines = (("error", error.what), *(("  why", reason) for reason in reasons), ("  next", step))
     for label, text in lines:
         if text:
             _print_folded(printable(shortened(text)), sys.stderr, f"{label}: ")
+
+
+def error_fields(error: ErrorRecord) -> dict[str, Any]:
+    """Return an error as JSON."""
+    fields = {**asdict(error), "next_step": advice(error, dim_options)}
+    return {key: value for key, value in fields.items() if key != "trace"}
 
 
 def note(text: str) -> None:

@@ -73,7 +73,7 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
         why = last_part(str(error), 200) or type(error).__name__
         next_step = (
             "If authorized_keys there restricts this key to an agent, put the line of its .pub file back, install, and "
-            "restrict it again; otherwise check the disk of the device"
+            "restrict it again; otherwise its SSH server may lack SFTP: `Subsystem sftp internal-sftp` in sshd_config"
         )
         if isinstance(error, PrintedText):
             next_step = QUIET_SHELL

@@ -171,7 +171,7 @@ def _connect_error(target: SshTarget, error: BaseException) -> BaseException:
         key = target.identity or f"the key in {target.settings.key_agent}"
         next_step = f"Add the public key of {key} to ~{target.user}/.ssh/authorized_keys there"
         if target.title == target.device:
-            next_step += f"; `harness agent install {target.device}` prints the line"
+            next_step += f", then restrict it to the line that `harness agent install {target.device}` prints"
         what = f"{target.title} refused the identity of {target.user}@{target.host}"
         return AuthenticationError(what, why=text, next_step=next_step)
     if _REFUSED_TO_SIGN in text:

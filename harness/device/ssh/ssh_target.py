@@ -194,4 +194,4 @@ def _error(what: str, why: str, remedy: str, target: SshTarget, key: paramiko.PK
     compare = f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on that machine"
     line = f"{target.known_name} {key.get_name()} {key.get_base64()}"
     shown = f"{key.get_name()} {key.fingerprint}"  # as OpenSSH prints it
-    return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {remedy}: {line}")
+    return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {remedy}: `{line}`")

@@ -8,7 +8,6 @@ from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, Tenso
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.network import Node
-from harness.network.reading.network_boundary import choice_step
 
 SEPARATOR = "/"
 AXES_AS_INPUT = 13
@@ -197,5 +196,6 @@ def contradiction(node: Node) -> InvalidNetwork:
 def unknown_flow(node: Node, choices: Sequence[str]) -> UnsupportedNetwork:
     """Return the error of control flow that depends on the inputs; `choices` are those whose values can be given."""
     why = "It holds a subgraph, and the latency of control flow depends on the data"
-    step = choice_step(choices) or "Export the network without If, Loop and Scan"
-    return UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)
+    what = f"Node {node.name[:80]!r} ({node.op}) cannot be measured"
+    step = "" if choices else "Export the network without If, Loop and Scan"
+    return UnsupportedNetwork(what, why=why, next_step=step, unset=choices)

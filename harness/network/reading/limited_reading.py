@@ -15,6 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, record_of
 from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion.fusion_rules import FusionRule
@@ -34,6 +36,7 @@ from harness.text import byte_size, printable
 Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
 _ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnsupportedType", "UnresolvedDimension", "UsageError")
+_ERROR = TypeAdapter(ErrorRecord)
 _MAX_TEXT = 2000
 _LEAST_S = 2
 """The least processor time for comparing rows."""
@@ -173,7 +176,7 @@ def _guarded(step: Callable[[], bytes]) -> bytes:
     try:
         return step()
     except HarnessError as error:
-        return encode({"error": list(asdict(record_of(error, _MAX_TEXT)).values())})
+        return encode({"error": asdict(record_of(error, _MAX_TEXT))})
     except MemoryError:
         return encode({"memory": True})
     except Exception:  # a bug: the parent raises it
@@ -187,10 +190,13 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
         raise RuntimeError(f"{_shown(source)} was not read:\n{str(document['bug'])[:_MAX_TEXT]}")
     if "error" not in document:
         return
-    parts = document["error"]
-    if not isinstance(parts, list) or [type(part) for part in parts] != [str] * 4 or parts[0] not in _ERRORS:
+    try:
+        record = _ERROR.validate_python(document["error"])
+    except ValidationError:
+        raise _damaged(source) from None
+    if record.kind not in _ERRORS:
         raise _damaged(source)
-    raise ErrorRecord(*parts).error()
+    raise record.error()
 
 
 def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:

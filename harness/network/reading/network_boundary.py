@@ -1,6 +1,5 @@
 """Both ends of a network: the types of its inputs, and the outputs and nodes of the part that is measured."""
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +21,7 @@ def bound_inputs(
 ) -> tuple[dict[str, TensorType], frozenset[str]]:
     """Return the types of inputs with values for their dimensions, and the names that `dims` can give values to.
 
-    Raises UnresolvedDimension, which names the input and the `--dim` to give, and UnsupportedNetwork.
+    Raises UnresolvedDimension, which names the input, and UnsupportedNetwork.
     """
     types: dict[str, TensorType] = {}
     known: set[str] = set()
@@ -43,8 +42,7 @@ def bound_inputs(
                 what = f"{label} of input {value.name[:80]!r} (axis {axis}) of {network} has no value"
                 unused = ", ".join(sorted(set(dims) - known))
                 why = f"It has no dimension {unused[:80]}" if unused else ""
-                step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
-                raise UnresolvedDimension(what, why=why, next_step=step)
+                raise UnresolvedDimension(what, why=why, unset=names[:1])
             shape.append(dims[bound])
         kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
         known.update((value.name,) if is_choice(kind) else ())
@@ -70,8 +68,8 @@ def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> d
         if value.item() != dims[name]:
             why = f"{dims[name]} is not a valid {kind.dtype} value"
             most = 1 if kind.dtype == "bool" else np.iinfo(kind.dtype).max
-            step = f"Give --dim {shlex.quote(f'{name[:80]}=N')} with N from 0 to {most}"
-            raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why, next_step=step)
+            what = f"Input {name[:80]!r} cannot have the value {dims[name]}"
+            raise UnsupportedNetwork(what, why=why, next_step=f"Give it a value from 0 to {most}")
         found[name] = Constant(kind, value)
     return found
 
@@ -87,12 +85,6 @@ def choices_behind(tensors: Iterable[str], nodes: Iterable[Node], inputs: Mappin
         found.update(fresh)
         waiting += fresh
     return [name for name, kind in inputs.items() if name in found and is_choice(kind)]
-
-
-def choice_step(choices: Sequence[str]) -> str:
-    """Return the next step where values of inputs are needed; an empty text if none can be given."""
-    words = " ".join(f"--dim {shlex.quote(f'{name[:80]}=1')}" for name in choices[:3])
-    return f"Give the value of what decides it, for example {words}" if choices else ""
 
 
 def measured_outputs(

@@ -21,7 +21,6 @@ from harness.network.reading.known_tensors import KnownTensors, constant_of
 from harness.network.reading.network_boundary import (
     bound_inputs,
     check_outputs,
-    choice_step,
     choices_behind,
     given_choices,
     measured_outputs,
@@ -42,17 +41,15 @@ NOT_FOLDED = RANDOM_OPS | {"DequantizeLinear"}
 def prepare(file: ModelFile, dims: Mapping[str, int], most_folded: int = MAX_FOLDED_ELEMENTS) -> Network:
     """Bind dimensions, fold constants, infer the type of every tensor, and set nodes that take no time apart.
 
-    Constants of more elements than `most_folded` have no values. Raises UnresolvedDimension, which names the tensor and
-    the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
+    Constants of more elements than `most_folded` have no values. Raises UnresolvedDimension, which names the tensor,
+    UnsupportedNetwork and InvalidNetwork.
     """
     try:
         return _Preparation(file, dims, most_folded).run()
     except InvalidNetwork as error:
         if not dims:
             raise
-        step = (
-            "Give the sizes of the export with --dim: exporters may keep sizes as constants. Or export the file again"
-        )
+        step = "Give the dimensions the sizes of the export: exporters may keep them as constants. Or export it again"
         raise InvalidNetwork(error.what, why=error.why, next_step=step) from error
 
 
@@ -172,8 +169,9 @@ class _Preparation:
             types = output_types(node, self._known.operands)
             return {name: checked(kind, name, flows=flow) for name, kind in types.items()}
         except UnresolvedDimension as error:
-            step = choice_step(self._choices(node.inputs)) or error.next_step
-            self._leave_out(node, UnresolvedDimension(error.what, why=error.why, next_step=step))
+            choices = self._choices(node.inputs)
+            step = "" if choices else error.next_step
+            self._leave_out(node, UnresolvedDimension(error.what, why=error.why, next_step=step, unset=choices))
         except UnsupportedType as error:
             self._leave_out(node, error)
         return None

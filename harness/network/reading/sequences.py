@@ -15,7 +15,6 @@ from harness.array_types import Array
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
-from harness.network.reading.network_boundary import choice_step
 from harness.text import unused_name
 
 MOST_TENSORS = 4096
@@ -159,7 +158,7 @@ def undecided(node: Node, sequence: str, choices: Sequence[str]) -> UnsupportedN
     """Return the error of a node that does not resolve; `choices` are the inputs whose values can be given."""
     why = f"Which tensors of the sequence {sequence[:80]!r} it reads is not known before it runs"
     what = f"Node {node.name[:80]!r} ({node.op}) cannot be measured"
-    return UnsupportedNetwork(what, why=why, next_step=choice_step(choices))
+    return UnsupportedNetwork(what, why=why, unset=choices)
 
 
 def _integers(node: Node, **defaults: int) -> list[int]:

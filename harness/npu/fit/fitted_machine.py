@@ -43,17 +43,19 @@ def machine_of(fit: MachineFit, preset: Machine, name: str) -> FittedMachine:
 def _array(fit: MachineFit, preset: Machine) -> Iterator[tuple[str, ParameterValue]]:
     """Return the array that explains the samples best, nothing if the preset's explains them as well."""
     mfu = preset.mfu
-    known = [(one.rows, one.columns, one.packing) for one in fit.arrays]
-    if NO_STEPS in fit.arrays or (not fit.array_identified and (mfu.rows, mfu.columns, mfu.packing) in known):
+    known = [(one.rows, one.columns, one.packing, mfu.rows * mfu.columns, 1) for one in fit.arrays]
+    own = (mfu.rows, mfu.columns, mfu.packing, mfu.multipliers, mfu.step_cycles)
+    if NO_STEPS in fit.arrays or (not fit.array_identified and own in known):
         return
     yield from (("mfu.rows", fit.array.rows), ("mfu.columns", fit.array.columns))
     yield from (("mfu.dataflow", "dot-product"), ("mfu.packing", fit.array.packing))
+    yield from (("mfu.pixel_rows", 1), ("mfu.pixel_columns", 1), ("mfu.step_cycles", 1))
 
 
 def _settings(
     fit: MachineFit, preset: Machine, array: Mapping[str, ParameterValue]
 ) -> Iterator[tuple[str, ParameterValue]]:
-    multipliers = fit.array.multipliers if array else preset.mfu.rows * preset.mfu.columns
+    multipliers = fit.array.multipliers if array else preset.mfu.multipliers
     clock_hz = preset.clock_hz
     peak = fit.peak(PRODUCTS, WINDOWS)
     if peak is not None:

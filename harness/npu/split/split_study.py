@@ -288,8 +288,8 @@ def check_cores(cores: int, machine: Machine) -> None:
     limit = machine.cores.per_chip
     if not 1 <= cores <= limit:
         where = f"{machine.name} has {counted(limit, 'core')}{' a chip' if machine.cores.chips > 1 else ''}"
-        step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores, such as edge"
-        raise UsageError(f"--cores {cores} is not possible", why=f"At least 1 core is needed; {where}", next_step=step)
+        step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores a chip"
+        raise UsageError(f"--cores {cores} is not possible", why=where, next_step=step)
 
 
 def compare_splits(

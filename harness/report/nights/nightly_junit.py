@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.errors import advice
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
+from harness.nightly.plan_file import dims_key
 from harness.report.page_values import display
 from harness.text import sentences
 
@@ -63,7 +65,7 @@ def _cases(device: DeviceRow, report: NightReport) -> list[Case]:
 def _set_case(row: SetRow) -> Case:
     name = f"set {row.set}"
     if row.failure is not None:
-        message = sentences(row.failure.what, row.failure.why, row.failure.next_step)
+        message = sentences(row.failure.what, row.failure.why, advice(row.failure, dims_key))
         return Case(name, "error", message, row.failure.kind, row.device_s)
     if row.status == "done":
         return Case(name, "passed", seconds=row.device_s)

@@ -35,7 +35,7 @@ def plain(text: str) -> str:
 
 def markdown(report: NightReport) -> str:
     """Return the whole report."""
-    parts = [f"## Night of {report.night}", verdict(report)]
+    parts = [f"## Night of {report.night}", verdict(report, "**")]
     if report.regressions:
         parts += ["### Slower than before", _changes(report.regressions)]
     if report.attention:
@@ -56,8 +56,8 @@ def markdown(report: NightReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def verdict(report: NightReport) -> str:
-    """Return the night in one line: what became slower, what needs attention, and how much was measured."""
+def verdict(report: NightReport, mark: str = "") -> str:
+    """Return the night in one line: what became slower or needs attention, between marks, and how much was measured."""
     compared = len(report.compared) - len(report.not_compared)
     counts = [f"{report.count('done')} of {sum(len(one.sets) for one in report.devices)} sets measured"]
     for status in ("failed", "deferred", "skipped"):
@@ -65,7 +65,7 @@ def verdict(report: NightReport) -> str:
     counts += [f"{compared} compared with earlier nights"] if compared and report.not_compared else []
     published = sum(bool(one.published.table and not one.published.kept_because) for one in report.devices)
     return (
-        f"**{', '.join(_findings(report, compared)).capitalize()}.** {', '.join(counts)} on"
+        f"{mark}{', '.join(_findings(report, compared)).capitalize()}.{mark} {', '.join(counts)} on"
         f" {counted(len(report.devices), 'device')}, {counted(published, 'table')} published."
         f" Exit code {report.exit_code}."
     )

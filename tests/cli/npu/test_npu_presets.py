@@ -1,5 +1,7 @@
 """`harness npu presets`."""
 
+from pathlib import Path
+
 from npu_command import Npu
 
 from device_agents.emulated_npu.machine import load_preset, preset_names
@@ -17,3 +19,15 @@ def test_presets_lists_every_built_in_machine(npu: Npu) -> None:
     assert [line.split()[0] for line in lines[1:]] == list(preset_names())
     (zhang,) = (line for line in lines if line.startswith("zhang-2015"))
     assert "Zhang et al., Optimizing FPGA-based" in zhang
+
+
+def test_the_file_of_a_preset_is_a_machine_file(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """What `npu presets NAME` prints is accepted by --machine, and is the same machine; other names are refused."""
+    path = tmp_path / "mine.toml"
+    path.write_text(npu("presets", "nvdla-256").assert_ok().stdout)
+    times = [
+        npu("run", network, *machine, "--json").data["seconds"]
+        for machine in (("--machine", path), ("--preset", "nvdla-256"))
+    ]
+    assert times[0] == times[1] > 0
+    assert "Did you mean nvdla-256" in npu("presets", "nvdla256").assert_refused(3).stderr

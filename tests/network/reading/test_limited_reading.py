@@ -16,6 +16,7 @@ from harness.errors import ConfigurationError, NetworkError, UnresolvedDimension
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.reading.network_codec import decode_network, encode_network
+from harness.text import dim_options
 
 _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
 
@@ -121,8 +122,12 @@ def test_advice_is_one_word_to_a_shell(name: str, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UnresolvedDimension) as error:
         load_network(path)
-    advice = error.value.next_step.partition("for example ")[2]
-    words = subprocess.run(["sh", "-c", f"printf '%s|' {advice}"], capture_output=True, text=True, cwd=tmp_path)
+    words = subprocess.run(
+        ["sh", "-c", f"printf '%s|' {dim_options(dict.fromkeys(error.value.unset, 1))}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert (words.stdout, words.stderr, list(tmp_path.iterdir())) == (f"--dim|{name}=1|", "", [path])
 
 

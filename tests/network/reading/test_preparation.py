@@ -137,7 +137,7 @@ def test_a_size_of_minus_one_is_not_known() -> None:
     """Some exporters write -1 for a size that may vary; it is bound like a dimension without a name."""
     with pytest.raises(UnresolvedDimension, match="axis 0") as caught:
         network_of([node("Relu", "x", "y")], {"x": (-1, 3)})
-    assert "--dim x.0=1" in str(caught.value)
+    assert "dims={'x.0': 1}" in str(caught.value)
     assert network_of([node("Relu", "x", "y")], {"x": (-1, 3)}, dims={"x.0": 4}).types["y"].shape == (4, 3)
 
 
@@ -148,10 +148,10 @@ def test_one_name_binds_in_every_input() -> None:
 
 
 def test_an_unbound_dimension_is_named() -> None:
-    """The error names the dimension and the option that binds it."""
+    """The error names the dimension and how Python binds it."""
     with pytest.raises(UnresolvedDimension, match="batch") as caught:
         network_of([node("Relu", "x", "y")], {"x": ("batch", 3)})
-    assert "--dim batch=1" in str(caught.value)
+    assert "dims={'batch': 1}" in str(caught.value)
 
 
 def test_a_dimension_that_no_network_has_is_a_usage_error(tmp_path: Path) -> None:

@@ -119,18 +119,23 @@ def test_samples_without_classes_are_refused() -> None:
         fit_machine(samples(LAYERS[:5], KnownMachine()))
 
 
-def test_the_file_is_a_machine(fitted: tuple[KnownMachine, MachineFit], tmp_path: Path) -> None:
-    """The file of a fit reads as the machine that was fitted, with the fitted clock, array, memory and host."""
+@pytest.mark.parametrize("name", preset_names())
+def test_the_file_is_a_machine(name: str, fitted: tuple[KnownMachine, MachineFit], tmp_path: Path) -> None:
+    """The file of a fit reads as the machine that was fitted, with the fitted clock, array, memory and host.
+
+    The array is the fitted one alone, whatever pixels and steps the preset's has.
+    """
     known, fit = fitted
-    found = machine_of(fit, load_preset("edge"), "known")
+    found = machine_of(fit, load_preset(name), "known")
     path = tmp_path / "known.toml"
     path.write_text(machine_text(found, "A fit."), encoding="utf-8")
     machine = read_machine(path)
     assert machine == found.machine
     assert (machine.mfu.rows, machine.mfu.columns, machine.vfu.lanes) == (known.rows, known.columns, known.lanes)
+    assert (machine.mfu.multipliers, machine.mfu.step_cycles) == (known.rows * known.columns, 1)
     assert machine.clock_hz == pytest.approx(known.clock_hz, rel=0.05)
     assert machine.ddr.bytes_per_s == pytest.approx(known.bytes_per_s, rel=0.05)
-    assert machine.ddr.latency_ns == load_preset("edge").ddr.latency_ns
+    assert machine.ddr.latency_ns == load_preset(name).ddr.latency_ns
     assert machine.host.driver_s + 2 * machine.host.dma_setup_s == pytest.approx(7e-5)
     for key in ("clock_hz", "mfu.rows", "ddr.bytes_per_s", "host.driver_s"):
         assert key in found.fitted
