@@ -30,8 +30,9 @@ _COUNTS = _VIEWS | {"ReduceSum", "Sub"}
 """Operators that compute lengths of sequences from a mask."""
 _LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
 """The place of the input that has the lengths of sequences."""
-MASK_INTEGERS = (0, 2)
-"""The least of the integers of a mask, and the first above all: those of an input that no reader limits."""
+_MASK_INTEGERS = (0, 2)
+_BYTES = ("int8", "uint8")
+"""Types of quantised numbers and of pixels, which have the whole range: a MaxPool branches on each."""
 _IR_VERSION = 8
 
 
@@ -125,11 +126,12 @@ class ModelBuilder:
         """Return the type of a tensor of this model."""
         return self._types[name]
 
-    def input(self, kind: TensorType, integers: tuple[int, int] = MASK_INTEGERS) -> str:
-        """Add an input of random values; `integers` are the least, and the first above all."""
+    def input(self, kind: TensorType, integers: tuple[int, int] | None = None) -> str:
+        """Add an input of random values; `integers` are the least, and the first above all, by default of a mask."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
-        spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", *integers)
+        limits = integers or (INTEGER_RANGE[kind.dtype] if kind.dtype in _BYTES else _MASK_INTEGERS)
+        spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", *limits)
         self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, *spread))
         return name
 
@@ -272,15 +274,10 @@ class ModelBuilder:
 def assemble_network(network: Network) -> AssembledModel:
     """Return a whole network as one model, without nodes that a rewrite left out."""
     builder = ModelBuilder(network.opset)
-    bound = {name: builder.input(network.types[name], integers_of(network, name)) for name in network.inputs}
+    bound = {name: builder.input(network.types[name], integer_range(network, name)) for name in network.inputs}
     nodes = [node for node in network.nodes if any(network.is_read_outside(name, ()) for name in node.results)]
     names = builder.subgraph(network, nodes, bound)
     return builder.build([names[name] for name in network.outputs if name in names and name not in bound])
-
-
-def integers_of(network: Network, tensor: str) -> tuple[int, int]:
-    """Return the least of the integers that a tensor may have, and the first above all: those of a mask by default."""
-    return integer_range(network, tensor) or MASK_INTEGERS
 
 
 def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:

@@ -33,8 +33,9 @@ INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
 _MAX_RANK = 5
 _SCALE = 1 / 16
-_ZERO_POINT = {"int8": 101, "uint8": 128}
+_ZERO_POINT = {"int8": 11, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (fusion_rules)."""
+_NEAR = 10
 
 Layout = Literal["outside", "plain", "private", "unread"]
 """How a device keeps a tensor: as the host passed it in, in the plain layout, or in the device's own layout.
@@ -284,6 +285,11 @@ def quantised(builder: ModelBuilder, tensor: str, dtype: str) -> str:
     written = TensorType(dtype, builder.type_of(tensor).shape)
     scaling = builder.scalar(_SCALE, "float32"), builder.scalar(_ZERO_POINT[dtype], dtype)
     return builder.operator("QuantizeLinear", [tensor, *scaling], written)
+
+
+def near_zero(dtype: str) -> tuple[int, int]:
+    """Return the least and the first above of integers so small that sums of a few times any weight do not saturate."""
+    return _ZERO_POINT[dtype] - _NEAR, _ZERO_POINT[dtype] + _NEAR + 1
 
 
 def dequantised(builder: ModelBuilder, tensor: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import HarnessError
-from harness.network.assemble import MASK_INTEGERS, AssembledModel, ModelBuilder, assemble_network
+from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach, attach_all
@@ -155,12 +155,12 @@ def null_probe(
     auxiliary: AuxiliaryKind,
     opset: int,
     role: Role,
-    integers: Sequence[tuple[int, int]] | None = None,
+    integers: Sequence[tuple[int, int] | None] | None = None,
     layouts: Sequence[Layout] | None = None,
 ) -> Probe:
     """Return a probe as `layer_probe` without the layer: an auxiliary layer after every producer or input."""
     builder = ModelBuilder(opset)
-    limits, kept = integers or [MASK_INTEGERS] * len(kinds), layouts or ["outside"] * len(kinds)
+    limits, kept = integers or [None] * len(kinds), layouts or ["outside"] * len(kinds)
     given = zip(kinds, producers, limits, kept, strict=True)
     produced = ((produce(builder, kind, producer, bound), layout) for kind, producer, bound, layout in given)
     results, terms = attach_all(builder, produced, auxiliary)

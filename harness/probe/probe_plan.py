@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.network.assemble import integers_of
+from harness.network.assemble import integer_range
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
@@ -326,7 +326,7 @@ def _layer_probes(
             auxiliary,
             network.opset,
             "null",
-            [integers_of(network, name) for name in before],
+            [integer_range(network, name) for name in before],
             list(before.values()),
         ),
     }

@@ -19,7 +19,7 @@ pixel.
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from harness.network.assemble import MASK_INTEGERS, ModelBuilder, integer_range, integers_of
+from harness.network.assemble import ModelBuilder, integer_range
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (
@@ -27,6 +27,7 @@ from harness.probe.auxiliary import (
     dequantised,
     dequantised_weight,
     is_quantised_picture,
+    near_zero,
     quantised,
     slice_leading,
 )
@@ -92,11 +93,11 @@ def left_standing(producer: ProducerKind, kind: TensorType) -> ProducerKind:
 
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
     """Append the producer of a tensor of the network; return the name of the tensor's copy."""
-    return produce(builder, network.types[tensor], producer, integers_of(network, tensor))
+    return produce(builder, network.types[tensor], producer, integer_range(network, tensor))
 
 
 def produce(
-    builder: ModelBuilder, kind: TensorType, producer: ProducerKind, integers: tuple[int, int] = MASK_INTEGERS
+    builder: ModelBuilder, kind: TensorType, producer: ProducerKind, integers: tuple[int, int] | None = None
 ) -> str:
     """Append a producer with its own input; return the tensor that it writes."""
     if producer == "outside":
@@ -117,15 +118,18 @@ def produce(
         is_pooled = builder.opset >= INTEGER_POOLING or not is_quantised_picture(kind)
         return builder.operator("MaxPool", [convolved], kind, kernel_shape=[1, 1]) if is_pooled else convolved
     channels = 1 if producer == "narrow convolution" else PRODUCER_CHANNELS
-    source = builder.input(kind.resized(1, channels))
+    source = kind.resized(1, channels)
     if is_quantised_picture(kind):
-        return _quantised_convolution(builder, source, kind)
+        return _quantised_convolution(builder, builder.input(source, near_zero(kind.dtype)), kind)
     activation = "LeakyRelu" if producer == "signed convolution" else "Relu"
-    return builder.operator(activation, [builder.convolution(source, kind.shape[1], [1, 1])], kind)
+    return builder.operator(activation, [builder.convolution(builder.input(source), kind.shape[1], [1, 1])], kind)
 
 
 def _quantised_convolution(builder: ModelBuilder, source: str, kind: TensorType) -> str:
-    """Append a 1x1 convolution between DequantizeLinear and QuantizeLinear, which runtimes execute on integers."""
+    """Append a 1x1 convolution between DequantizeLinear and QuantizeLinear, which runtimes execute on integers.
+
+    Its results spread over the range of the type, as those of calibrated networks do.
+    """
     shape = (kind.shape[1], builder.type_of(source).shape[1], 1, 1)
     weight = builder.integers(TensorType("int8", shape), *INTEGER_RANGE["int8"])
     read = [dequantised(builder, source), dequantised_weight(builder, weight)]

@@ -210,6 +210,22 @@ def test_a_signed_producer_writes_both_signs() -> None:
     assert min(lowest["convolution"], lowest["abs"]) >= 0 > max(lowest["signed convolution"], lowest["difference"])
 
 
+@pytest.mark.parametrize("producer", ["outside", "abs", "convolution"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_bytes_that_layers_read_are_spread(dtype: str, producer: ProducerKind) -> None:
+    """Each half of the pixels of a channel spans many values, so that a MaxPool on integers cannot guess the largest.
+
+    ONNX Runtime's branches on each value. Channels differ, and few of their values are at the ends of the type.
+    """
+    builder = ModelBuilder(13)
+    kind = TensorType(dtype, (1, 32, 24, 24))
+    copied = builder.operator("Identity", [produce(builder, kind, producer)], kind)
+    (output,) = run_on_onnxruntime(builder.build([copied]))
+    low, high = np.quantile(output.reshape(32, -1).astype(int), (0.25, 0.75), axis=1)
+    assert np.median(high - low) >= 32
+    assert np.isin(output, (np.iinfo(dtype).min, np.iinfo(dtype).max)).mean() < 0.25
+
+
 def test_layers_that_branch_on_signs_read_both() -> None:
     """The producer of a PRelu writes both signs, whatever the layout of its input; that of a Relu need not."""
     kinds = {}
