@@ -58,6 +58,12 @@ TAILS = {
         helper.make_node("Mul", ["a", "half"], ["h"]),
         helper.make_node("Mul", ["c", "h"], ["y"]),
     ],
+    "gelu as one operator": [helper.make_node("Gelu", ["c"], ["y"])],
+    "sine behind a product": [
+        helper.make_node("MatMul", ["c", "product"], ["m"]),
+        helper.make_node("Add", ["m", "bias"], ["b"]),
+        helper.make_node("Sin", ["b"], ["y"]),
+    ],
     "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
 }
 SCALARS = {"root": 2**0.5, "one": 1, "half": 0.5, "three": 3, "cubic": 0.044715, "inner": (2 / np.pi) ** 0.5}
@@ -70,6 +76,7 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     arrays |= {one: np.ones((CHANNELS, 1, 1)) for one in ("scale", "shift")}
     arrays |= {name: np.array(value) for name, value in SCALARS.items()}
     arrays |= {"channels": np.ones(CHANNELS), "square": np.ones((CHANNELS, CHANNELS, 1, 1))}
+    arrays |= {"product": np.ones((EDGE, EDGE)), "bias": np.ones(EDGE)}
     weights = [numpy_helper.from_array(array.astype(np.float32), one) for one, array in arrays.items()]
     weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "pads"))
     front = [
@@ -86,7 +93,7 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
         weights,
     )
     path = folder / f"{name}.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return load_network(str(path))
 
 

@@ -23,6 +23,8 @@ from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
 from harness.network.zoo.network_parts import GELUS, NetworkParts
 
+_OPSET = 20
+"""The first with Gelu as one operator."""
 _PAD = "Pad(x0);"
 _EDGE = 6
 _SOURCE_CHANNELS = 4
@@ -33,7 +35,7 @@ _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", 
 _BEHIND_SCALES = ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
-    *((one,) for one in (*_ACTIVATIONS, *GELUS)),
+    *((one,) for one in (*_ACTIVATIONS, *GELUS, "WholeGelu")),
     *_SCALES,
     *((*scale, one) for scale, one in itertools.product(_SCALES, _BEHIND_SCALES)),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
@@ -120,7 +122,7 @@ def _examples(network: Network) -> list[frozenset[int]]:
 @functools.cache
 def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
     """Return the network of examples, with so many alignments of channels; its weights have types and no values."""
-    parts = NetworkParts()
+    parts = NetworkParts(opset=_OPSET)
     for number, (channels, groups) in enumerate(itertools.chain(*_CONVOLUTIONS[:alignments])):
         source, other = _map(parts, f"{number}", channels), _map(parts, f"{number}.other", channels)
         for at, behind in enumerate(_BEHIND):

@@ -10,9 +10,10 @@ from harness.network.zoo.network_parts import GELUS, NetworkParts
 
 _RESULT_COLUMNS = 4
 _ROWS, _DEPTH, _HEADS = 8, 16, 2
+_GELUS = (*GELUS, "WholeGelu")
 _AROUND_PRODUCTS = (
     ("MatMul", "bias"),
-    *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh", "Swish", *GELUS)),
+    *(("MatMul", "bias", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", *_GELUS)),
     *((one, "MatMul") for one in GELUS),
     ("Transpose", "MatMul"),
     ("MatMul", "Transpose"),
@@ -21,7 +22,8 @@ _AROUND_PRODUCTS = (
     ("MatMul", "Reshape", "Unsqueeze"),
     ("MatMul", "Unsqueeze", "Squeeze"),
     ("MatMul", "bias", "Reshape"),
-    *(("Gemm", one) for one in ("Relu", "Tanh")),
+    *(("Gemm", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", "scale", *_GELUS)),
+    ("Gemm", "scale", "Sin"),
     ("product", "Div"),
     ("decomposed",),
     ("residual", "decomposed"),

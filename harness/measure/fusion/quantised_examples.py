@@ -17,7 +17,7 @@ _ON_ONE: tuple[tuple[str, Mapping[str, Any], Mapping[int, Sequence[float]], Sequ
     ("MaxPool", _HALVED, {}, (1, 32, 3, 3)),
     ("AveragePool", _HALVED, {}, (1, 32, 3, 3)),
     ("GlobalAveragePool", {}, {}, (1, 32, 1, 1)),
-    ("ReduceMean", {"axes": [2, 3]}, {}, (1, 32, 1, 1)),
+    ("ReduceMean", {}, {1: (2, 3)}, (1, 32, 1, 1)),
     ("Sigmoid", {}, {}, _SHAPE),
     ("LeakyRelu", {}, {}, _SHAPE),
     ("Softmax", {"axis": -1}, {}, _SHAPE),

@@ -14,6 +14,8 @@ from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
 
 IR_VERSION = 8
+_AXES_READ = 18
+"""The opset from which reductions read their axes."""
 _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "Swish": ("Sigmoid", {}),
     "GatedHardSwish": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
@@ -84,8 +86,10 @@ class NetworkParts:
     def activation(self, kind: str, name: str, sources: Sequence[str]) -> str:
         """Add an activation, or any operator with no attributes of its own; return its result.
 
-        `Relu6` is a Clip; see `_GATES` and `_gelu` for others.
+        `Relu6` is a Clip, `WholeGelu` the operator of opset 20; see `_GATES` and `_gelu` for others.
         """
+        if kind == "WholeGelu":
+            return self.node("Gelu", name, sources)
         if kind == "Relu6":
             bounds = [self.scalar(f"{name}.min", 0.0), self.scalar(f"{name}.max", 6.0)]
             return self.node("Clip", name, [*sources, *bounds])
@@ -112,15 +116,20 @@ class NetworkParts:
 
     def layer_normalisation(self, name: str, tensor: str, columns: int) -> str:
         """Add the operators that exporters before opset 17 write for a LayerNormalization, and return their result."""
-        mean = self.node("ReduceMean", f"{name}.mean", [tensor], axes=[-1])
+        mean = self._mean(f"{name}.mean", tensor)
         apart = self.node("Sub", f"{name}.apart", [tensor, mean])
         square = self._with("Pow", f"{name}.square", apart, 2.0)
-        variance = self.node("ReduceMean", f"{name}.variance", [square], axes=[-1])
+        variance = self._mean(f"{name}.variance", square)
         spread = self.node("Sqrt", f"{name}.spread", [self._with("Add", f"{name}.least", variance, 1e-5)])
         result = self.node("Div", f"{name}.div", [apart, spread])
         for op in ("Mul", "Add"):
             result = self.node(op, f"{name}.{op}", [result, self.weight(f"{name}.{op}.value", (columns,))])
         return result
+
+    def _mean(self, name: str, tensor: str) -> str:
+        if self.opset < _AXES_READ:
+            return self.node("ReduceMean", name, [tensor], axes=[-1])
+        return self.node("ReduceMean", name, [tensor, self.numbers(f"{name}.axes", (-1,))])
 
     def network(self, name: str) -> Network:
         """Return the network of all parts."""
