@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import NodeProto, TensorProto, helper, numpy_helper, save
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, save
 
 from harness import cache
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, LoadRequest, Revealed, open_session
+from harness.errors import BackendError
 from harness.measure.fusion import cutting
 from harness.measure.fusion.cutting import cut_as_reported
 from harness.network.fusion.fusion_rules import FusionRule
@@ -283,3 +284,29 @@ def test_what_networks_show_counts_before_examples(networks: Mapping[str, Networ
     rules = learn_rules([(network, [frozenset({conv, relu})])], "runtime", examples)
     patterns = [rule.pattern for rule in rules if not rule.pattern.startswith("network")]
     assert patterns == ["Conv/dense/16(x0);Relu(0)", "Conv(x0);Tanh(0)"]
+
+
+def test_a_runtime_that_reads_no_new_opset_still_shows_what_it_fuses(
+    session: AgentSession, networks: Mapping[str, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that refuses the newest examples gets those of an older opset, without operators that it lacks."""
+    monkeypatch.setenv(cache.VARIABLE, "off")
+    put, opsets = session.put, []
+
+    def older(request: LoadRequest) -> Revealed | None:
+        opsets.append(ModelProto.FromString(request.model).opset_import[0].version)
+        if opsets[-1] >= 20:
+            raise BackendError("Opset 20 is under development")
+        return put(request)
+
+    monkeypatch.setattr(session, "put", older)
+    cutting._rules_of_examples.cache_clear()
+    old = cutting._rules_of_examples(session)
+    monkeypatch.undo()
+    cutting._rules_of_examples.cache_clear()
+    new = cutting._rules_of_examples(session)
+    assert opsets == [20, 17]
+    assert {rule.pattern for rule in new} - {rule.pattern for rule in old} <= {
+        rule.pattern for rule in new if ";Gelu(" in rule.pattern
+    }
+    assert {rule.pattern for rule in old} <= {rule.pattern for rule in new}

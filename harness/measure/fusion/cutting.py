@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter
@@ -98,10 +99,11 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
         return kept
     from harness.measure.fusion.fusion_examples import example_rules  # loads onnx
 
-    examples = _examples_for(session)
-    try:
-        graph = _runtime_graph(session, examples, network_probe(examples), runs=False)
-    except UnsupportedNetwork:
+    for examples in _examples_for(session):
+        with contextlib.suppress(UnsupportedNetwork):
+            graph = _runtime_graph(session, examples, network_probe(examples), runs=False)
+            break
+    else:
         return ()
     rules = example_rules(examples, graph.groups, session.hello.backend)
     if graph.unsigned_pairs:
@@ -118,11 +120,11 @@ def _compiles(session: AgentSession) -> bool:
     return session.hello.clock == "device"
 
 
-def _examples_for(session: AgentSession) -> Network:
-    """Return the network of examples: of one alignment of channels if the device compiles, which takes long."""
-    from harness.measure.fusion.fusion_examples import ALL_ALIGNMENTS, fusion_examples  # loads onnx
+def _examples_for(session: AgentSession) -> Iterator[Network]:
+    """Yield the networks of examples, the newest opset first; of one alignment of channels if the device compiles."""
+    from harness.measure.fusion.fusion_examples import ALL_ALIGNMENTS, OPSETS, fusion_examples  # loads onnx
 
-    return fusion_examples(1 if _compiles(session) else ALL_ALIGNMENTS)
+    return (fusion_examples(1 if _compiles(session) else ALL_ALIGNMENTS, opset) for opset in OPSETS)
 
 
 def _cache_key(session: AgentSession) -> str:

@@ -23,8 +23,8 @@ from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
 from harness.network.zoo.network_parts import GELUS, NetworkParts
 
-_OPSET = 20
-"""The first with Gelu as one operator."""
+OPSETS = 20, 17
+"""Of the examples: the first with Gelu as one operator, and one for runtimes that do not read it."""
 _PAD = "Pad(x0);"
 _EDGE = 6
 _SOURCE_CHANNELS = 4
@@ -120,13 +120,14 @@ def _examples(network: Network) -> list[frozenset[int]]:
 
 
 @functools.cache
-def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
+def fusion_examples(alignments: int = ALL_ALIGNMENTS, opset: int = OPSETS[0]) -> Network:
     """Return the network of examples, with so many alignments of channels; its weights have types and no values."""
-    parts = NetworkParts(opset=_OPSET)
+    parts = NetworkParts(opset=opset)
     for number, (channels, groups) in enumerate(itertools.chain(*_CONVOLUTIONS[:alignments])):
         source, other = _map(parts, f"{number}", channels), _map(parts, f"{number}.other", channels)
         for at, behind in enumerate(_BEHIND):
-            _convolved(parts, f"{number}.{at}", (source, other), (channels, groups), behind)
+            if all(map(parts.can, behind)):
+                _convolved(parts, f"{number}.{at}", (source, other), (channels, groups), behind)
         for at, behind in enumerate(_PADDED):
             name = f"{number}.padded{at}"
             pads = parts.numbers(f"{name}.pads", (0, 0, 1, 1, 0, 0, 1, 1))

@@ -36,7 +36,8 @@ exporters."""
 def add_products(parts: NetworkParts) -> None:
     """Add all examples; the nodes of one share the part of their names before a colon."""
     for at, around in enumerate(_AROUND_PRODUCTS):
-        _product(parts, f"product{at}", around)
+        if all(map(parts.can, around)):
+            _product(parts, f"product{at}", around)
     _attention(parts, "attention")
     _packed_attention(parts, "packed")
 

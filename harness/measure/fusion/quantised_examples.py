@@ -17,7 +17,6 @@ _ON_ONE: tuple[tuple[str, Mapping[str, Any], Mapping[int, Sequence[float]], Sequ
     ("MaxPool", _HALVED, {}, (1, 32, 3, 3)),
     ("AveragePool", _HALVED, {}, (1, 32, 3, 3)),
     ("GlobalAveragePool", {}, {}, (1, 32, 1, 1)),
-    ("ReduceMean", {}, {1: (2, 3)}, (1, 32, 1, 1)),
     ("Sigmoid", {}, {}, _SHAPE),
     ("LeakyRelu", {}, {}, _SHAPE),
     ("Softmax", {"axis": -1}, {}, _SHAPE),
@@ -63,6 +62,8 @@ def add_quantised(parts: NetworkParts, convolutions: Sequence[tuple[int, int]]) 
             kind = np.float32 if op == "Resize" else np.int64
             others[place - 1] = parts.numbers(f"{name}.{place}", values, kind)
         _end(parts, name, parts.node(op, f"{name}:op", [_source(parts, name), *others], **attributes), shape)
+    mean = "quantised.ReduceMean"
+    _end(parts, mean, parts.mean(f"{mean}:op", _source(parts, mean), (2, 3)), (1, 32, 1, 1))
     for op, attributes, shape in _ON_TWO:
         name = f"quantised.{op}"
         sources = [_source(parts, name), _source(parts, f"{name}:other")]

@@ -14,8 +14,8 @@ from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
 
 IR_VERSION = 8
-_AXES_READ = 18
-"""The opset from which reductions read their axes."""
+_AXES_READ, _WHOLE_GELU = 18, 20
+"""The opsets from which reductions read their axes, and Gelu is one operator."""
 _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "Swish": ("Sigmoid", {}),
     "GatedHardSwish": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
@@ -116,20 +116,25 @@ class NetworkParts:
 
     def layer_normalisation(self, name: str, tensor: str, columns: int) -> str:
         """Add the operators that exporters before opset 17 write for a LayerNormalization, and return their result."""
-        mean = self._mean(f"{name}.mean", tensor)
+        mean = self.mean(f"{name}.mean", tensor, (-1,))
         apart = self.node("Sub", f"{name}.apart", [tensor, mean])
         square = self._with("Pow", f"{name}.square", apart, 2.0)
-        variance = self._mean(f"{name}.variance", square)
+        variance = self.mean(f"{name}.variance", square, (-1,))
         spread = self.node("Sqrt", f"{name}.spread", [self._with("Add", f"{name}.least", variance, 1e-5)])
         result = self.node("Div", f"{name}.div", [apart, spread])
         for op in ("Mul", "Add"):
             result = self.node(op, f"{name}.{op}", [result, self.weight(f"{name}.{op}.value", (columns,))])
         return result
 
-    def _mean(self, name: str, tensor: str) -> str:
+    def mean(self, name: str, tensor: str, axes: Sequence[int]) -> str:
+        """Add a mean over axes, which are an attribute or an input by the opset; return its result."""
         if self.opset < _AXES_READ:
-            return self.node("ReduceMean", name, [tensor], axes=[-1])
-        return self.node("ReduceMean", name, [tensor, self.numbers(f"{name}.axes", (-1,))])
+            return self.node("ReduceMean", name, [tensor], axes=axes)
+        return self.node("ReduceMean", name, [tensor, self.numbers(f"{name}.axes", axes)])
+
+    def can(self, activation: str) -> bool:
+        """Return whether the opset has an activation."""
+        return activation != "WholeGelu" or self.opset >= _WHOLE_GELU
 
     def network(self, name: str) -> Network:
         """Return the network of all parts."""
