@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
+from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import UNQUANTISED, Settings
 
@@ -18,17 +19,13 @@ from device_agents.emulated_npu.unit_settings import UNQUANTISED, Settings
 class ChainKeys:
     """Computes keys for the chains of a graph; `externals` has the places of values outside their chain.
 
-    `is_stored` is that of PossibleChains; `number` numbers the parts of keys: equal parts have equal numbers.
+    `number` numbers the parts of keys: equal parts have equal numbers.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        externals: Externals,
-        is_stored: Callable[[str, int, int], bool],
-        number: Callable[[object], int],
+        self, graph: Graph, externals: Externals, chains: PossibleChains, number: Callable[[object], int]
     ) -> None:
-        self._graph, self._is_stored, self._number = graph, is_stored, number
+        self._graph, self._chains, self._number = graph, chains, number
         self._layers = [self._number(_layer_key(layer)) for layer in graph.layers]
         self._values = {
             name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
@@ -61,7 +58,7 @@ class ChainKeys:
                 # What is sent away is a region of the value.
                 origin = origins.setdefault(name, (0,) * len(view.start) if name in self._sent else view.start)
                 parts.extend((seen.setdefault(name, len(seen)), self._values[name], outside, _distance(view, origin)))
-            parts.append(self._is_stored(layer.output.value, start, end))
+            parts.append(self._chains.is_stored(layer.output.value, start, end))
         return tuple(parts)
 
     def exact(self, start: int, end: int) -> object:

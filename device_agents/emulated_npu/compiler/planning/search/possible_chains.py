@@ -77,10 +77,9 @@ class PossibleChains:
     def _built(self, start: int, end: int) -> Chain:
         layers: list[HardwareLayer] = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
-            shared = {name for name in (view.value for view in layer.reads) if self._is_completed(name, start, end)}
             reads = [
                 replace(view, value=written_part(view.value))
-                if view.value in shared and self._written(view, start, place)
+                if self._is_completed(view.value, start, end) and self._written(view, start, place)
                 else view
                 for view in layer.reads
             ]
