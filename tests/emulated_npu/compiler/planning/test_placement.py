@@ -121,7 +121,7 @@ def test_layers_that_fit_alone_and_not_with_the_halo_of_another(nb_bytes: int) -
     with pytest.raises(DoesNotFit) as caught:
         compile_model(_network().model, machine, Options("layers", halo="retain", tile=(8, 40)))
     assert caught.value.what == f"y needs {SOFTMAX_BYTES} bytes of NB"
-    assert caught.value.why == f"there are {nb_bytes - HALO_BYTES}"
+    assert caught.value.why == f"there are {nb_bytes - HALO_BYTES} beside {HALO_BYTES} of halo buffer"
 
 
 def test_a_chain_whose_layers_have_no_room_alone() -> None:

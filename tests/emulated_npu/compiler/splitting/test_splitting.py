@@ -19,7 +19,9 @@ from splittable_network import splittable_network
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.division import divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import (
@@ -82,6 +84,19 @@ def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None
     split, _ = _choosing(graph, data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8)))
     outputs = execute(compile_graph(split, find_machine("edge")), network)
     assert relative_error(outputs, network.expected) <= 1e-4
+
+
+def test_parts_of_a_sum_that_no_other_chain_reads_are_not_stored() -> None:
+    """Of a sum in eight parts, each read by one layer, a chain with that layer stores none, and one without it does."""
+    nodes = [node("Conv", "x w", "c", pads=[1] * 4), node("Relu", "c", "y")]
+    network = network_of(nodes, {"x": values((1, 4, 10, 3))}, {"w": values((4, 4, 3, 3), 1)}, ["y"])
+    split, _ = _choosing(import_model(network.model), "inputs", 8)
+    machine = find_machine("edge")
+    first = next(place for place, layer in enumerate(split.layers) if layer.function is Function.REDUCE)
+    chains, (total, output) = PossibleChains(split, machine), split.layers[first : first + 2]
+    for end, stored in ((first + 1, total.output.value), (first + 2, output.output.value)):
+        assert set(map(whole_value, chains.chain(first, end).stored)) == {stored}
+    assert relative_error(execute(compile_graph(split, machine), network), network.expected) <= 1e-4
 
 
 def test_memories_delay_slices_and_with_multicast_all_layers_of_several_cores() -> None:

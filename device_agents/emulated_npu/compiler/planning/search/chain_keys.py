@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
+from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import UNQUANTISED, Settings
 
@@ -21,8 +22,10 @@ class ChainKeys:
     `number` numbers the parts of keys: equal parts have equal numbers.
     """
 
-    def __init__(self, graph: Graph, externals: Externals, number: Callable[[object], int]) -> None:
-        self._graph, self._number = graph, number
+    def __init__(
+        self, graph: Graph, externals: Externals, chains: PossibleChains, number: Callable[[object], int]
+    ) -> None:
+        self._graph, self._chains, self._number = graph, chains, number
         self._layers = [self._number(_layer_key(layer)) for layer in graph.layers]
         self._values = {
             name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
@@ -52,10 +55,10 @@ class ChainKeys:
             for view in (*layer.reads, layer.output):
                 name = view.value
                 outside = self._first_use[name] < start or self._last_use[name] >= end
-                leaves = outside or self._graph.values[name].is_output or name in self._graph.shared
                 # What is sent away is a region of the value.
                 origin = origins.setdefault(name, (0,) * len(view.start) if name in self._sent else view.start)
-                parts.extend((seen.setdefault(name, len(seen)), self._values[name], leaves, _distance(view, origin)))
+                parts.extend((seen.setdefault(name, len(seen)), self._values[name], outside, _distance(view, origin)))
+            parts.append(self._chains.is_stored(layer.output.value, start, end))
         return tuple(parts)
 
     def exact(self, start: int, end: int) -> object:

@@ -89,7 +89,7 @@ class Planner:
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates()
         self._context = self._shared.number((machine, options))
-        self._keys = ChainKeys(graph, externals, self._shared.number)
+        self._keys = ChainKeys(graph, externals, self._chains, self._shared.number)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}

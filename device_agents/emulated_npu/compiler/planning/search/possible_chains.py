@@ -19,11 +19,11 @@ class PossibleChains:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self._graph, self._machine = graph, machine
         self._apart = graph.foreign | graph.staged
-        self._readers: dict[str, list[int]] = {}
+        self._readers: dict[str, list[tuple[int, View]]] = {}
         self._writers: dict[str, list[int]] = {}
         for place, layer in enumerate(graph.layers):
             for view in layer.reads:
-                self._readers.setdefault(view.value, []).append(place)
+                self._readers.setdefault(view.value, []).append((place, view))
             self._writers.setdefault(layer.output.value, []).append(place)
         self._allowed: dict[tuple[int, int], bool] = {}
         self._chains: dict[tuple[int, int], Chain] = {}
@@ -42,6 +42,13 @@ class PossibleChains:
         if (start, end) not in self._chains:
             self._chains[start, end] = self._built(start, end)
         return self._chains[start, end]
+
+    def is_stored(self, name: str, start: int, end: int) -> bool:
+        """Return whether the host, another core or a layer outside a chain reads what the chain writes of a value."""
+        if self._graph.values[name].is_output or name in self._graph.shared:
+            return True
+        outside = (view for place, view in self._readers.get(name, ()) if not start <= place < end)
+        return any(self._written(view, start, end) for view in outside)
 
     def _may_chain(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
@@ -70,10 +77,9 @@ class PossibleChains:
     def _built(self, start: int, end: int) -> Chain:
         layers: list[HardwareLayer] = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
-            shared = {name for name in (view.value for view in layer.reads) if self._is_completed(name, start, end)}
             reads = [
                 replace(view, value=written_part(view.value))
-                if view.value in shared and self._written(view, start, place)
+                if self._is_completed(view.value, start, end) and self._written(view, start, place)
                 else view
                 for view in layer.reads
             ]
@@ -85,13 +91,9 @@ class PossibleChains:
                 layer = replace(layer, output=replace(layer.output, value=written_part(name)))
             layers.append(layer)
         names = (layer.output.value for layer in layers)
-        stored = frozenset(name for name in names if self._is_stored(whole_value(name), start, end))
+        stored = frozenset(name for name in names if self.is_stored(whole_value(name), start, end))
         return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
 
     def _is_completed(self, name: str, start: int, end: int) -> bool:
         """Return whether layers outside a chain write some of a value."""
         return name in self._graph.foreign or len(self._inside(name, start, end)) < len(self._writers.get(name, ()))
-
-    def _is_stored(self, name: str, start: int, end: int) -> bool:
-        outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
-        return outside or self._graph.values[name].is_output or name in self._graph.shared
