@@ -287,10 +287,10 @@ def test_what_networks_show_counts_before_examples(networks: Mapping[str, Networ
 
 
 def test_a_runtime_that_reads_no_new_opset_still_shows_what_it_fuses(
-    session: AgentSession, networks: Mapping[str, Network], monkeypatch: pytest.MonkeyPatch
+    session: AgentSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device that refuses the newest examples gets those of an older opset, without operators that it lacks."""
-    monkeypatch.setenv(cache.VARIABLE, "off")
+    monkeypatch.setenv(cache.VARIABLE, "")
     put, opsets = session.put, []
 
     def older(request: LoadRequest) -> Revealed | None:
@@ -302,7 +302,7 @@ def test_a_runtime_that_reads_no_new_opset_still_shows_what_it_fuses(
     monkeypatch.setattr(session, "put", older)
     cutting._rules_of_examples.cache_clear()
     old = cutting._rules_of_examples(session)
-    monkeypatch.undo()
+    monkeypatch.setattr(session, "put", put)
     cutting._rules_of_examples.cache_clear()
     new = cutting._rules_of_examples(session)
     assert opsets == [20, 17]
