@@ -51,19 +51,11 @@ def _room_bytes() -> int:
     return min(shutil.disk_usage(_IN_MEMORY).free, int(found[1]) * 512 if found else 0)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Put temporary files of tests, and of what they start, into memory where there is room, unless TMPDIR is set.
-
-    Processes begin to collect at different folders, so that each compiles a part of the modules of a new checkout.
-    """
+def pytest_configure() -> None:
+    """Put temporary files of tests, and of what they start, into memory where there is room, unless TMPDIR is set."""
     is_usable = os.access(_IN_MEMORY, os.W_OK) and not os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC
     if "TMPDIR" not in os.environ and is_usable and _room_bytes() >= _ROOM_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
-    if hasattr(config, "workerinput") and config.args_source == pytest.Config.ArgsSource.TESTPATHS:
-        folders = sorted(str(path.parent) for path in Path(__file__).parent.glob("*/**/test_*.py"))
-        number, count = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
-        first = len(folders) * number // count
-        config.args = list(dict.fromkeys([*folders[first:], *folders[:first], str(Path(__file__).parent)]))
 
 
 FIRST = (
@@ -91,11 +83,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put folders of long files first; other files keep the order that they were shuffled into."""
-    items.sort(key=lambda item: item.path)
-    yield
     here = Path(__file__).parent
     items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(FIRST))
 
