@@ -16,7 +16,7 @@ import pytest
 from command_line import Harness
 from dask_threads import end_dask_threads
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture.providers import Constants, HypothesisProvider
+from hypothesis.internal.conjecture import providers
 from in_process import in_process
 from nullbench import Bench
 from page_browser import Browser, headless_browser
@@ -25,7 +25,7 @@ from sshd_server import Sshd, running_sshd
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 # All runs of a seed have the same cases, wherever they run: Hypothesis would draw others where a variable says that it
 # is tested continuously, and constants of the modules that a process has imported, so by the files that it ran before.
-HypothesisProvider._local_constants = property(lambda _: Constants())
+providers._get_local_constants = providers.Constants
 settings.register_profile(
     "shared machine",
     derandomize=False,

@@ -120,11 +120,11 @@ def test_layers_on_elements_are_measured_on_devices_that_fuse(tmp_path: Path, ba
     workspace.root.mkdir()
     workspace.devices.write_text(f'[devices.some]\nbackend = "{backend}"\n')
     device = find_device(load_inventory(workspace.devices), "some")
-    request = ProfileRequest("some", space=SpaceRequest(str(path), 12, 0.0), policy=RepeatPolicy(runs=3))
+    request = ProfileRequest("some", space=SpaceRequest(str(path), 6, 0.0), policy=RepeatPolicy(runs=3))
     with open_run(device, workspace) as run:
         found = explore_space(run, load_space(str(path)), request)
         layers = [row.op for campaign in found.campaigns for row in run.journal.layers(campaign)]
-    assert found.result.measured == 12
+    assert found.result.measured == 6
     assert {op.split("+")[0] for op in layers} >= {"Sigmoid", "Relu", "Add"}
 
 
@@ -135,12 +135,12 @@ def test_networks_of_a_space_are_measured_where_layers_are_chained(
     monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1))
     path = tmp_path / "space.toml"
     path.write_text('networks = ["builtin:dscnn"]\n' + SPACE)
-    assert len(_profile(bench, str(path), count=20).campaigns) == 1
+    assert len(_profile(bench, str(path), count=8).campaigns) == 1
     workspace = Workspace(tmp_path / "chained")
     workspace.root.mkdir()
     workspace.devices.write_text('[devices.npu]\nbackend = "emulated-npu"\noptions = { noise = 0 }\n')
     device = find_device(load_inventory(workspace.devices), "npu")
-    request = ProfileRequest("npu", space=SpaceRequest(str(path), 20, 0.0), policy=RepeatPolicy(runs=3))
+    request = ProfileRequest("npu", space=SpaceRequest(str(path), 8, 0.0), policy=RepeatPolicy(runs=3))
     found = []
     for _ in range(2):
         with open_run(device, workspace) as run:
@@ -163,7 +163,7 @@ def test_layers_are_complete_if_the_budget_is_too_small_for_the_networks(tmp_pat
     def explore(path: Path, budget_s: float | None) -> tuple[SpaceProfile, str]:
         notes: list[str] = []
         policy = RepeatPolicy(runs=3, budget_s=budget_s)
-        request = ProfileRequest("npu", space=SpaceRequest(str(path), 20, 0.0), policy=policy)
+        request = ProfileRequest("npu", space=SpaceRequest(str(path), 4, 0.0), policy=policy)
         with open_run(device, workspace, lambda progress: notes.append(progress.note), connect=in_process) as run:
             return explore_space(run, load_space(str(path)), request), " ".join(notes)
 

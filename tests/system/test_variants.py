@@ -18,7 +18,7 @@ from harness.fleet.health import check_golden
 from harness.fleet.store import FleetStore
 from harness.measure.profiling import profile_networks
 
-RUNS = RepeatPolicy(runs=15)
+RUNS = RepeatPolicy(runs=3)
 
 
 @pytest.fixture
