@@ -288,6 +288,12 @@ def test_values_that_contradict_each_other_are_refused(changes: list[tuple[str, 
     assert refusal.next_step
 
 
+def test_whole_numbers_may_have_an_exponent() -> None:
+    """TOML reads 1e9 as a float; it is a whole number of hertz, and 1.5 bytes are refused."""
+    assert parse_machine(_changed(EDGE, "", "clock_hz", "1e9"), "mine").clock_hz == 10**9
+    assert "nb_bytes is 1.5" in _refusal(_changed(EDGE, "", "nb_bytes", "1.5")).what
+
+
 def test_a_machine_changed_in_python_can_be_checked_too() -> None:
     """`check_machine` finds the same contradictions in a machine built in Python."""
     edge = load_preset("edge")

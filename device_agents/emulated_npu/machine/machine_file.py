@@ -182,6 +182,8 @@ def _choice(choices: tuple[str, ...], value: Any, key: str) -> str:
 
 
 def _number(expected: type[int] | type[float], limits: ValueRange, value: Any, key: str) -> float:
+    if type(value) is float and value.is_integer():  # 1e9 is a float in TOML
+        value = int(value)
     if type(value) not in ((int,) if expected is int else (int, float)):
         noun = "a whole number" if expected is int else "a number"
         raise InvalidMachine(f"{key} is {_shown(value)}", f"It must be {noun}", "Correct the value")

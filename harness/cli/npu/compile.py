@@ -11,7 +11,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import note, print_json, print_report, write_result
+from harness.cli.terminal.output import note, print_json, print_line, print_report, write_result
 from harness.npu.npu_options import MachineChoice, Options
 
 
@@ -59,3 +59,5 @@ def compile_command(
         print_json(program=None if output is None else str(output), **compile_fields(made, cycles, explain))
     else:
         print_report(compile_tables(made, cycles, explain))
+        for path in filter(None, (output, image)):
+            print_line(str(path), f"{'written':<13}")

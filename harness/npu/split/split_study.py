@@ -288,7 +288,8 @@ def check_cores(cores: int, machine: Machine) -> None:
     limit = machine.cores.per_chip
     if not 1 <= cores <= limit:
         where = f"{machine.name} has {counted(limit, 'core')}{' a chip' if machine.cores.chips > 1 else ''}"
-        step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores a chip"
+        several = "Choose a machine with several cores a chip, such as the preset edge"
+        step = f"Choose from 1 to {limit}" if limit > 1 else several
         raise UsageError(f"--cores {cores} is not possible", why=where, next_step=step)
 
 
