@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.network.einsum import einsum_product
 from harness.network.key import attribute_value
 from harness.network.network import Network, Node, TensorType
 from harness.network.operator_kinds import GATES, weight_slot
@@ -47,7 +48,8 @@ def products_of_read(op: str, attributes: Mapping[str, Any], shapes: Sequence[Sh
         data, weights, recurrent = known
         return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
     if op == "Einsum" and len(known) == len(shapes) == 2:
-        return _of_einsum(attributes.get("equation", ""), known)
+        found = einsum_product(attributes.get("equation", ""), *known)
+        return None if found is None else found.macs
     if op == GROUPED and len(known) > 1 and len(known[0]) == 3 != len(known[1]):  # columns of one: heads of Q, K and V
         queries, keys = (attributes.get(name, 0) for name in HEADS)
         return 2 * math.prod(known[0]) * known[0][1] * queries // (queries + 2 * keys) if queries > 0 <= keys else None
@@ -64,20 +66,6 @@ def _of_attention(data: Shape, second: Shape) -> int:
         return 2 * math.prod(data) * second[1 if len(second) == 5 else -2]
     made = math.prod(data[:-1]) * second[1]
     return made * data[-1] + 2 * made // 3 * data[-2]
-
-
-def _of_einsum(equation: str, shapes: Sequence[Shape]) -> int | None:
-    """Return the product of the sizes of all labels."""
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != len(shapes):
-        return None
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        if not term.isalpha() or len(term) != len(shape):
-            return None
-        for label, size in zip(term, shape, strict=True):
-            sizes[label] = max(size, sizes.get(label, 1))
-    return math.prod(sizes.values())
 
 
 def _value(attributes: Iterable[AttributeProto], name: str, default: Any) -> Any:

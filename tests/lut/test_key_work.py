@@ -49,10 +49,10 @@ KERNELS = 16 * 3 * 9
         ),
         ("k1|x0:int64[1,7]|Gather(c:float32[1000,16],x0){axis=0}|->t0:float32[1,7,16]", None, 7 * 64, 7 * (64 + 8)),
         (
-            "k1|x0:float32[2,3]|Einsum(x0,c:float32[3,4]){equation=...j,jk->...k}|->t0:float32[2,4]",
+            "k1|x0:float32[3,3]|Einsum(x0,c:float32[3,4]){equation=jj,jk->jk}|->t0:float32[3,4]",
             None,
             48,
-            4 * (6 + 8),
+            4 * (9 + 12),
         ),
     ],
 )

@@ -22,6 +22,10 @@ CASES = {
     "Gemm": ((3, 5), (5, 7), {}),
     "Gemm, transposed": ((5, 3), (7, 5), {"transA": 1, "transB": 1}),
     "Einsum": ((2, 3, 4, 5), (2, 5, 4, 6), {"equation": "abcd,adce->abce"}),
+    "Einsum, any axes": ((2, 3, 4), (4, 5), {"equation": "...j, jk -> ...k"}),
+    "Einsum, implied result": ((4, 3), (4, 5), {"equation": "ji,jk"}),
+    "Einsum, sums of one operand": ((4, 3, 2), (4, 5, 6), {"equation": "jia,jkb->ik"}),
+    "Einsum, element by element": ((4, 3), (4, 3), {"equation": "ij,ij->ij"}),
 }
 PRODUCTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=20)
 

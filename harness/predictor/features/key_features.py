@@ -43,9 +43,8 @@ from harness.predictor.features.key_parser import (
     ParsedKey,
     Shape,
     Tensor,
-    columns_of,
     parse_key,
-    products_of,
+    product_of,
     windowed,
 )
 from harness.predictor.features.layer_features import (
@@ -67,7 +66,7 @@ from harness.predictor.features.offset_names import WIDEST
 
 _PACKED_PRODUCT = "MatMulNBits"
 _MATRIX_OPERATORS = frozenset(
-    {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm", _PACKED_PRODUCT}
+    {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm", "Einsum", _PACKED_PRODUCT}
 )
 _ABSORBED = CONVERSIONS | {"BatchNormalization", "Affine"}
 _ON_BYTES = 4
@@ -181,26 +180,25 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     suffix = _weights_suffix(layer, operator, right)
     if operator.op == _PACKED_PRODUCT:
         right = replace(right, shape=(operator.number("K", 1), operator.number("N", 1)))
-    if not left.shape or not right.shape or len(right.shape) < 2:
+    if not left.shape or not right.shape:
         return None
-    columns = columns_of(operator, right.shape)
-    depth = right.shape[-2] * right.shape[-1] // columns
-    batch, read = products_of(left.shape, right.shape)
-    rows = math.prod(read) // depth
-    if not rows:
-        raise MalformedKey(f"{operator.op} reads fewer elements than its sums have")
-    elements, results = math.prod(right.shape), batch * rows * columns
+    found = product_of(operator, left.shape, right.shape)
+    if found is None:
+        return None
+    if not found.macs:
+        raise MalformedKey(f"{operator.op} multiplies nothing")
+    elements, results = math.prod(right.shape), found.batch * found.rows * found.columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
     operands = 0 if right.constant else -(-elements // results)
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
-        in_channels=batch * depth,
-        out_channels=batch * columns,
-        in_size=(rows, 1),
-        out_size=(rows, 1),
-        groups=batch,
+        in_channels=found.batch * found.depth,
+        out_channels=found.batch * found.columns,
+        in_size=(found.rows, 1),
+        out_size=(found.rows, 1),
+        groups=found.batch,
         weight_elements=elements if right.constant else 0,
         extra_operands=operands + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
@@ -268,8 +266,12 @@ def _signed(operator: KeyOperator, data: Tensor) -> str:
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
-    """Return the finest levels of a class: operators around the product that no weights absorb, then copies."""
-    beside = between_conversions((*layer.operators[:place], *layer.operators[place + 1 :]))
+    """Return the finest levels of a class: operators around the product that no weights absorb, then copies.
+
+    An Einsum is named as well: beside its product, runtimes transpose what it reads.
+    """
+    named = [one for at, one in enumerate(layer.operators) if at != place or one.op == "Einsum"]
+    beside = between_conversions(named)
     others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
     copied = sorted({operator.op for operator in others if operator.op in COPIES})

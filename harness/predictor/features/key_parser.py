@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from harness.network.einsum import MatrixProducts, einsum_product
 from harness.network.key import KEY_VERSION
 from harness.network.network import ITEM_BYTES, PACKED
 from harness.network.operator_kinds import CONVOLUTIONS, SCALING, WINDOWED, weight_slot
@@ -249,7 +250,22 @@ def _along_axis(operator: KeyOperator, read: Shape) -> Shape | None:
     return (*read[:axis], sum(shape[axis] for shape in shapes), *read[axis + 1 :])
 
 
-def products_of(left: Shape, right: Shape) -> tuple[int, Shape]:
+def product_of(operator: KeyOperator, left: Shape, right: Shape) -> MatrixProducts | None:
+    """Return the products that an operator computes; None if it has none.
+
+    Raises MalformedKey for shapes that contradict each other.
+    """
+    if operator.op == "Einsum":
+        return einsum_product(operator.attributes.get("equation", ""), left, right)
+    if len(right) < 2:
+        return None
+    columns = columns_of(operator, right)
+    depth = right[-2] * right[-1] // columns
+    batch, read = _products_of(left, right)
+    return MatrixProducts(batch, math.prod(read) // depth, depth, columns)
+
+
+def _products_of(left: Shape, right: Shape) -> tuple[int, Shape]:
     """Return how many products of matrices a MatMul computes, and the shape of the left matrix of each.
 
     Left matrices that are all multiplied by the same right one count as one matrix.

@@ -32,6 +32,7 @@ FORGED = {
     "matrices with rows shorter than their columns": (
         "k1|x0:float32[3,1,2]|x1:float32[3,4,4]|MatMul(x0,x1){}|->t0:float32[3,1,4]"
     ),
+    "Einsum of nothing": "k1|x0:float32[3,2]|Einsum(x0,c:float32[2,0]){equation=ij,jk}|->t0:float32[3,0]",
     "transposed along axes it lacks": "k1|x0:float32[1,8]|Transpose(x0){perm=3,7}|Relu(t0){}|->t1:float32[8,1]",
     "joined along an axis it lacks": "k1|x0:float32[1,8]|Concat(x0,x0){axis=9}|Relu(t0){}|->t1:float32[1,16]",
     "joined with another rank": "k1|x0:float32[1,8]|Concat(x0,c:float32[1]){axis=1}|Relu(t0){}|->t1:float32[1,16]",
@@ -49,7 +50,18 @@ FORGED = {
 }
 NUMBER = re.compile(r"\d+")
 NUMBERS = ("0", "1", "-1", "7", "99999999999", "9" * 5000, "", "1e400", "nan", "١")
-OPERATORS = ("Conv", "ConvTranspose", "QLinearConv", "Gemm", "MatMul", "Reshape", "Flatten", "Transpose", "Concat")
+OPERATORS = (
+    "Conv",
+    "ConvTranspose",
+    "QLinearConv",
+    "Gemm",
+    "MatMul",
+    "Einsum",
+    "Reshape",
+    "Flatten",
+    "Transpose",
+    "Concat",
+)
 OPERATORS += ("GatherND", "Scatter", "ScatterND", "Expand", "PRelu")
 OPERATORS += ("Gather", "Squeeze", "MaxPool", "GlobalAveragePool", "ReduceMean", "Split", "Relu", "Add")
 

@@ -84,6 +84,30 @@ def test_products_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
+    ("equation", "left", "right", "sizes"),
+    [
+        ("bhid,bhjd->bhij", "2,8,49,64", "2,8,50,64", (16, 49, 64, 50)),
+        ("btd,dhe->bhte", "2,49,512", "512,8,64", (1, 98, 512, 512)),
+        ("...ij,...jk->...ik", "4,6,64,48", "6,48,80", (6, 256, 48, 80)),
+        ("bchw,bc->bhw", "4,128,7,9", "4,128", (4, 63, 128, 1)),
+    ],
+)
+def test_an_einsum_of_two_operands_is_a_product(
+    equation: str, left: str, right: str, sizes: tuple[int, int, int, int]
+) -> None:
+    """Its labels are batch, rows, depth and columns; one with a diagonal has no product."""
+    shapes = [np.zeros([int(size) for size in one.split(",")]) for one in (left, right)]
+    written = ",".join(map(str, np.einsum(equation, *shapes).shape))
+    text = f"k1|x0:float32[{left}]|x1:float32[{right}]|Einsum(x0,x1){{equation={equation}}}|->t0:float32[{written}]"
+    found = described(text)
+    depth = found.in_channels // found.groups
+    assert (found.groups, found.rows, depth, found.columns) == sizes
+    assert found.operator == "mac/product/activations/Einsum"
+    diagonal = described("k1|x0:float32[3,3]|x1:float32[3]|Einsum(x0,x1){equation=ii,i->i}|->t0:float32[3]")
+    assert diagonal.operator.startswith("move/")
+
+
+@pytest.mark.parametrize(
     ("left", "right", "products", "rows"),
     [
         ("24,64", "3,64,10", 3, 24),  # a constant of a spectrum times each map
