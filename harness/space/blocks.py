@@ -336,7 +336,9 @@ class PickingBlock(Block):
 class RowwiseBlock(Block):
     """Operators along an axis of matrices: the last one, or for those of `ALONG_AXES` any of 1 and 2."""
 
-    op: Literal["Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "Expand", "TopK"]
+    op: Literal[
+        "Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "ArgMax", "Expand", "TopK"
+    ]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))

@@ -26,7 +26,7 @@ ORDERS = {
 }
 """Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
 queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
-ALONG_AXES = ("ReduceMean", "ReduceMax", "Expand")
+ALONG_AXES = ("ReduceMean", "ReduceMax", "ArgMax", "Expand")
 """Operators that make an axis of a matrix one element long, or repeat one of one element."""
 MOST_KEPT = 16
 """The elements of each row that a TopK keeps."""
@@ -86,7 +86,7 @@ class Rowwise(SizedLayer):
         """Return the shape of the result."""
         if self.op == "TopK":
             return (1, self.rows, min(self.columns, MOST_KEPT))
-        return self._line if self.op.startswith("Reduce") else self._whole
+        return self._line if self.op in ALONG_AXES and self.op != "Expand" else self._whole
 
     @property
     def _whole(self) -> Shape:

@@ -175,6 +175,9 @@ def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[s
         return parts.node(layer.op, name, sources, axis=-1)
     if layer.op.startswith("Reduce"):
         return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
+    if layer.op == "ArgMax":
+        place = parts.node(layer.op, name, sources, axis=layer.axis, keepdims=1)
+        return parts.node("Cast", f"{name}.cast", [place], to=TensorProto.FLOAT)
     if layer.op == "TopK":
         return parts.nodes_of(layer.op, name, [*sources, parts.numbers(f"{name}.kept", layer.result[-1:])], 2)[0]
     if layer.op == "Expand":

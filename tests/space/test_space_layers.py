@@ -59,7 +59,7 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Rowwise("ReduceMean", 9, 32),
     Rowwise("InstanceNormalization", 9, 32),
     Rowwise("TopK", 9, 32),
-    *(Rowwise(op, 9, 32, axis) for op in ("ReduceMax", "Expand") for axis in (1, 2)),
+    *(Rowwise(op, 9, 32, axis) for op in ("ReduceMax", "ArgMax", "Expand") for axis in (1, 2)),
     Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2), context="chip"),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, 4),
     Transposed(1, 16, 12, (8, 8), 2, 2),
