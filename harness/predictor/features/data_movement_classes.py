@@ -30,7 +30,9 @@ _PERIODIC = frozenset({"Sin", "Cos", "Tan"})
 """Curves of which runtimes first find the period: on cpu01 an element takes 10 times as long as an Exp of one, and a
 sixth of a Softplus."""
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
-_MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
+_MOMENTS = frozenset(
+    {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization"}
+)
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
 ROWS = "Rows"

@@ -63,6 +63,7 @@ from harness.predictor.features.layer_features import (
     unfolding,
 )
 from harness.predictor.features.offset_names import WIDEST
+from harness.predictor.features.runtime_operators import as_standard
 
 _PACKED_PRODUCT = "MatMulNBits"
 _MATRIX_OPERATORS = frozenset(
@@ -116,6 +117,7 @@ def features_of(parsed: ParsedKey, *, plain: bool = False) -> LayerFeatures:
 
     `plain` states that no input is a feature map: then the last axis of any tensor holds what lies together.
     """
+    parsed = replace(parsed, operators=as_standard(parsed.operators))
     for place, operator in enumerate(parsed.operators):
         weight = weight_slot(operator.op)
         if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:

@@ -83,6 +83,47 @@ def test_products_by_hand() -> None:
     assert (heads.weight_elements, heads.extra_operands) == (0, 1)
 
 
+_ROWS, _DENSE = "float32[1,49,64]", "c:float32[64,96]"
+_CONV = f"x0,c:float32[8,8,3,3],c:float32[8]){{{window(3, 1)}"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "standard", "read", "written"),
+    [
+        ("FastGelu(x0){}", "Gelu(x0){}", _ROWS, _ROWS),
+        ("QuickGelu(x0){alpha=1.702}", "Sigmoid(x0){}|Mul(t0,x0){}", _ROWS, _ROWS),
+        ("SimplifiedLayerNormalization(x0,c:float32[64]){}", "RMSNormalization(x0,c:float32[64]){}", _ROWS, _ROWS),
+        (
+            "SkipLayerNormalization(x0,x1,c:float32[64],c:float32[64]){}",
+            "Add(x0,x1){}|LayerNormalization(t0,c:float32[64],c:float32[64]){}",
+            _ROWS,
+            _ROWS,
+        ),
+        (f"FusedMatMul(x0,{_DENSE}){{alpha=0.5}}", f"MatMul(x0,{_DENSE}){{}}", _ROWS, "float32[1,49,96]"),
+        (
+            f"FusedGemm(x0,{_DENSE}){{activation=Relu}}",
+            f"Gemm(x0,{_DENSE}){{}}|Relu(t0){{}}",
+            "float32[49,64]",
+            "float32[49,96]",
+        ),
+        (
+            f"FusedConv({_CONV};activation=Relu}}",
+            f"Conv({_CONV}}}|Relu(t0){{}}",
+            "float32[1,8,9,9]",
+            "float32[1,8,9,9]",
+        ),
+    ],
+)
+def test_operators_of_the_runtime_are_the_standard_ones_that_they_compute(
+    runtime: str, standard: str, read: str, written: str
+) -> None:
+    """What ONNX Runtime's optimiser writes to a file has the features of the operators that it replaces."""
+    inputs = f"x0:{read}" + (f"|x1:{read}" if "x1" in runtime else "")
+    last = standard.count("|")
+    found = described(f"k1|{inputs}|{runtime}|->t0:{written}")
+    assert found == described(f"k1|{inputs}|{standard}|->t{last}:{written}")
+
+
 @pytest.mark.parametrize(
     ("equation", "left", "right", "sizes"),
     [
