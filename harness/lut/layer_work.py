@@ -15,10 +15,9 @@ import numpy as np
 from harness.array_types import Floats
 from harness.errors import UsageError
 from harness.lut.table import Entry, Lut
-from harness.network.effort import HEADS, products_of_read
 from harness.network.network import PARTIAL_READS
 from harness.predictor.features.key_features import features_of
-from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Tensor, parse_key
+from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Tensor, macs_of, parse_key
 
 MULTIPLIES = "mac/"
 """How the class of a convolution or matrix product begins."""
@@ -56,9 +55,9 @@ def work_of(signature: str) -> KeyWork | None:
 
 def _work(layer: ParsedKey) -> KeyWork:
     features = features_of(layer)
-    macs = features.macs if features.operator.startswith(MULTIPLIES) else None
-    if macs is None:
-        macs = sum(_macs(operator) or 0 for operator in layer.operators) or None
+    macs = sum(macs_of(operator) or 0 for operator in layer.operators) or None
+    if macs is None and features.operator.startswith(MULTIPLIES):
+        macs = features.macs
     written = sum(tensor.bytes for tensor in layer.outputs)
     read = [_read(layer, f"x{at}", tensor, written) for at, tensor in enumerate(layer.inputs)]
     constants = {
@@ -79,12 +78,6 @@ def _read(layer: ParsedKey, name: str, tensor: Tensor, written: int) -> int:
 
 def _is_partial(operator: KeyOperator, slot: int) -> bool:
     return slot == 0 and operator.op in PARTIAL_READS
-
-
-def _macs(operator: KeyOperator) -> int | None:
-    """Return the multiply-adds of a product that has no features of its own; None if a size is not known."""
-    attributes = operator.attributes | {name: operator.number(name, 0) for name in HEADS}
-    return products_of_read(operator.op, attributes, [tensor.shape for tensor in operator.tensors])
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from harness.predictor.features.data_movement_classes import (
     type_suffix,
 )
 from harness.predictor.features.key_parser import (
+    ATTENTION,
     COPIES,
     VIEWS,
     KeyOperator,
@@ -66,9 +67,10 @@ from harness.predictor.features.offset_names import WIDEST
 from harness.predictor.features.runtime_operators import as_standard
 
 _PACKED_PRODUCT = "MatMulNBits"
-_MATRIX_OPERATORS = frozenset(
-    {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm", "Einsum", _PACKED_PRODUCT}
-)
+_COMPOSITE = ATTENTION | {"Einsum"}
+"""Products that runtimes compute along with transpositions or a Softmax, which their classes name."""
+_MATRIX_OPERATORS = _COMPOSITE | {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"}
+_MATRIX_OPERATORS |= {_PACKED_PRODUCT}
 _ABSORBED = CONVERSIONS | {"BatchNormalization", "Affine"}
 _ON_BYTES = 4
 """The accuracy level at which packed products are computed on bytes."""
@@ -268,11 +270,8 @@ def _signed(operator: KeyOperator, data: Tensor) -> str:
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
-    """Return the finest levels of a class: operators around the product that no weights absorb, then copies.
-
-    An Einsum is named as well: beside its product, runtimes transpose what it reads.
-    """
-    named = [one for at, one in enumerate(layer.operators) if at != place or one.op == "Einsum"]
+    """Return the finest levels of a class: operators around the product that no weights absorb, then copies."""
+    named = [one for at, one in enumerate(layer.operators) if at != place or one.op in _COMPOSITE]
     beside = between_conversions(named)
     others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from harness.network.effort import HEADS, products_of_read
 from harness.network.einsum import MatrixProducts, einsum_product
 from harness.network.key import KEY_VERSION
 from harness.network.network import ITEM_BYTES, PACKED
@@ -34,6 +35,7 @@ VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dr
 _RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCALING
 PICKING = frozenset({"Gather", "GatherND", "GatherElements", "Scatter", "ScatterND", "ScatterElements"})
 """Operators that copy elements or rows from or to places given by another tensor."""
+ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Pad", "Cast"}) | PICKING | _RESHAPING
 
 
@@ -250,6 +252,12 @@ def _along_axis(operator: KeyOperator, read: Shape) -> Shape | None:
     return (*read[:axis], sum(shape[axis] for shape in shapes), *read[axis + 1 :])
 
 
+def macs_of(operator: KeyOperator) -> int | None:
+    """Return the multiply-adds of an Einsum, of attention, or of a recurrent layer; None if a size is not known."""
+    attributes = operator.attributes | {name: operator.number(name, 0) for name in HEADS}
+    return products_of_read(operator.op, attributes, [tensor.shape for tensor in operator.tensors])
+
+
 def product_of(operator: KeyOperator, left: Shape, right: Shape) -> MatrixProducts | None:
     """Return the products that an operator computes; None if it has none.
 
@@ -257,6 +265,10 @@ def product_of(operator: KeyOperator, left: Shape, right: Shape) -> MatrixProduc
     """
     if operator.op == "Einsum":
         return einsum_product(operator.attributes.get("equation", ""), left, right)
+    if operator.op in ATTENTION:  # as one product of its multiply-adds, each row with a query
+        rows, columns = math.prod(left[:-1]), left[-1]
+        macs = macs_of(operator) or 0
+        return MatrixProducts(1, rows, macs // (rows * columns), columns)
     if len(right) < 2:
         return None
     columns = columns_of(operator, right)

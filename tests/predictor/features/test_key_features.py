@@ -83,6 +83,20 @@ def test_products_by_hand() -> None:
     assert (heads.weight_elements, heads.extra_operands) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs", "kind", "macs"),
+    [
+        ("Attention(x0,c:float32[64,192],c:float32[192]){num_heads=4}", 1, "weights", 49 * 64 * 192 + 2 * 49 * 49 * 64),
+        ("MultiHeadAttention(x0,x1,x2){num_heads=4}", 3, "activations", 2 * 49 * 49 * 64),
+    ],
+)
+def test_attention_is_one_product_of_all_its_multiply_adds(operator: str, inputs: int, kind: str, macs: int) -> None:
+    """Its class is its own below that of products."""
+    read = "|".join(f"x{at}:float32[1,49,64]" for at in range(inputs))
+    found = described(f"k1|{read}|{operator}|->t0:float32[1,49,64]")
+    assert (found.operator, found.macs) == (f"mac/product/{kind}/{operator.partition('(')[0]}", macs)
+
+
 _ROWS, _DENSE = "float32[1,49,64]", "c:float32[64,96]"
 _CONV = f"x0,c:float32[8,8,3,3],c:float32[8]){{{window(3, 1)}"
 
