@@ -106,8 +106,8 @@ class HarnessError(Exception):
         super().__init__(what)
         self.what = what
         self.why = why
-        self.next_step = next_step or self.default_step
         self.unset = tuple(name[:80] for name in unset)[:3]
+        self.next_step = next_step or ("" if self.unset else self.default_step)
 
     def __str__(self) -> str:
         return sentences(self.what, self.why, advice(self, "dims={}".format))

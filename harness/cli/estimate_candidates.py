@@ -203,7 +203,8 @@ def _show(ranking: Ranking, estimator: SpaceEstimator) -> None:
     if rows:
         print_table(("candidate", "choices", "latency ms", _INTERVAL, "layers measured"), rows, left=2)
     counts = f"candidates: {ranking.seen:,}  within the bound: {ranking.under:,}"
-    fastest = "" if ranking.under else f"  the fastest takes {milliseconds(ranking.fastest_s)} ms"
+    is_any_slower = not ranking.under and ranking.unknown < ranking.seen
+    fastest = f"  the fastest takes {milliseconds(ranking.fastest_s)} ms" if is_any_slower else ""
     print_line(f"{counts}{fastest}  with unknown layers: {ranking.unknown:,}")
 
 

@@ -283,20 +283,25 @@ def assemble_network(network: Network) -> AssembledModel:
 def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
     """Return the least of the integers that a tensor may have, and the first above all; None if no reader limits them.
 
-    Indices lie within their table. Sequences have the length of the data, because their time depends on it.
+    Indices lie within their table. Sequences have the length of the data, because their time depends on it. Bytes that
+    a Cast reads may be a mask or become an index, as other integers may.
     """
     if (number := _of_whole_sequences(network, tensor, _COUNTS - {"ReduceSum"})) is not None:
         return number, number + 1
     if _of_whole_sequences(network, tensor, _COUNTS) is not None:
         return 1, 2
     bounds: list[int] = []
-    for node, read in _readers_behind(network, tensor, _VIEWS):
+    readers = list(_readers_behind(network, tensor, _VIEWS))
+    for node, read in readers:
         if node.op in _INDEX_READERS and node.inputs[1] == read:
             given = {item.name: item.i for item in node.proto.attribute}
             shape, first = network.types[node.inputs[0]].shape, given.get("batch_dims", 0)
             indexed = shape[first : first + network.types[read].shape[-1]] if node.op.endswith("ND") else shape
             bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
-    return (0, min(bounds)) if bounds else None
+    if bounds:
+        return 0, min(bounds)
+    is_cast = network.types[tensor].dtype in _BYTES and any(node.op == "Cast" for node, _ in readers)
+    return _MASK_INTEGERS if is_cast else None
 
 
 def _readers_behind(network: Network, tensor: str, passed: Set[str]) -> Iterator[tuple[Node, str]]:

@@ -57,7 +57,10 @@ class NightStatus:
 
 
 def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int = 7) -> NightStatus:
-    """Return the state of the nights, of these devices and of those in the last report; raise JournalError."""
+    """Return the state of the nights, of these devices and of those in the last report; raise JournalError.
+
+    Reports of versions that were never released are left out.
+    """
     if not workspace.fleet.exists():
         return NightStatus(running(workspace), (), ())
     with FleetStore(workspace.fleet, to_read=True) as store:
@@ -68,7 +71,8 @@ def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int =
         }
         names = sorted({*devices, *deferred})
         found = tuple(_device(workspace, store.health(name), deferred.get(name, ())) for name in names)
-    return NightStatus(running(workspace), tuple(_night(*report) for report in reports), found)
+    nights = tuple(_night(*one) for one in reports if "attention" in one[2])
+    return NightStatus(running(workspace), nights, found)
 
 
 def _night(night: str, finished: str, report: Mapping[str, Any]) -> PastNight:

@@ -19,6 +19,7 @@ from harness.architecture_search.search_space import SearchSpace
 from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.cli.app import main
 from harness.errors import ConfigurationError, UsageError
+from harness.lut.error_correlations import pack
 from harness.lut.table_files import publish
 from harness.text import latency_s
 
@@ -205,6 +206,13 @@ def test_the_command_writes_the_best_candidates(
     with pytest.raises(SystemExit) as end:
         main(["estimate", *files, "--layers", "--lut", str(published.path)])
     assert end.value.code == 2
+    lacking = publish(
+        dataclasses.replace(published, entries=published.entries[:1], correlations=pack(np.eye(1))), tmp_path
+    )
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", *files, "--lut", str(lacking.path), "--under", "1s"])
+    assert end.value.code == 6
+    assert "within the bound: 0  with unknown layers: 500" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore")

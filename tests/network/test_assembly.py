@@ -140,6 +140,16 @@ def test_indices_lie_within_every_table_they_are_used_for(rows: list[int]) -> No
     assert outputs[0].shape == (1, 64, 4)
 
 
+@pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT8])
+def test_bytes_that_become_indices_are_those_of_a_mask(kind: int) -> None:
+    """Places that a network counts from a mask of bytes lie within their table."""
+    nodes = [node("Cast", "mask", "m", to=7), node("CumSum", "m axis", "places"), node("Gather", "table places", "y")]
+    constants = {"axis": np.array(0), "table": np.ones((9, 2), np.float32)}
+    network = prepared(model_of(nodes, {"mask": (8,)}, constants=constants, types={"mask": kind}))
+    (mask,), _ = run_assembled(assemble_network(network))
+    assert {*mask.tolist()} == {0, 1}
+
+
 @pytest.mark.parametrize(("op", "opset"), [("ScatterND", 16), ("ScatterElements", 11), ("Scatter", 10)])
 def test_places_lie_within_the_whole_tensor_that_is_written_to(op: str, opset: int) -> None:
     """Places that an input gives are anywhere in the tensor, so that the writes are as far apart as in a network."""

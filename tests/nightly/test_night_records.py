@@ -35,7 +35,10 @@ def test_row_survives_the_store(lab: Lab) -> None:
 
 
 def test_changes_in_the_reports_of_earlier_nights_are_found(tmp_path: Path) -> None:
-    """A slower layer that an earlier report lists is not new; the status counts what needed attention."""
+    """A slower layer that an earlier report lists is not new; the status counts what needed attention.
+
+    Reports of versions that were never released are left out.
+    """
     change = {"subject": "layer a", "state": "new", "change": 0.05, "fresh": True, "summary": "layer a is slower"}
     compared = [{"device": "d", "set": "s", "changes": [change], "detectable": {"layer b": 0.01}}]
     reports = [("2026-11-01", "f", {"compared": compared, "attention": [], "regressions": [change]})]
@@ -45,7 +48,8 @@ def test_changes_in_the_reports_of_earlier_nights_are_found(tmp_path: Path) -> N
     assert not was_reported(replace(slower, subject="layer b"), "2026-11-02", reports)
     workspace = Workspace(tmp_path)
     with FleetStore(workspace.fleet) as store:
-        store.record_report("2026-11-01", {"exit_code": 4, "devices": [], "regressions": [], "attention": [{}, {}]})
+        for night, key in (("2026-10-31", "chores"), ("2026-11-01", "attention")):
+            store.record_report(night, {"exit_code": 4, "devices": [], "regressions": [], key: [{}, {}]})
     (night,) = night_status(workspace).nights
     assert (night.exit_code, night.attention) == (4, 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import json
@@ -56,8 +57,16 @@ class JournalReader(DurableFile):
         return self._campaigns("json_valid(settings) AND json_extract(settings, '$.job')=?", job)
 
     def check(self, campaign: int) -> digest.Verdict:
-        """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file."""
+        """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file.
+
+        A plan that cannot be read is altered, too.
+        """
         with self._reading(), self._snapshot():
+            try:
+                for table, column in ((CAMPAIGNS, "id"), *((one, "campaign") for one in (PROBES, LAYERS, CHAINS))):
+                    collections.deque(table.rows(self._db, f"{column}=?", campaign), maxlen=0)
+            except InvalidRow:
+                return "altered"
             return digest.check(self._db, campaign)
 
     def lost(self) -> tuple[int, ...]:
