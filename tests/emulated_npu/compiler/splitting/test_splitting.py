@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from splittable_network import splittable_network
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.search import possible_chains
 from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.division import divide, shared_layers
@@ -97,6 +100,25 @@ def test_parts_of_a_sum_that_no_other_chain_reads_are_not_stored() -> None:
     for end, stored in ((first + 1, total.output.value), (first + 2, output.output.value)):
         assert set(map(whole_value, chains.chain(first, end).stored)) == {stored}
     assert relative_error(execute(compile_graph(split, machine), network), network.expected) <= 1e-4
+
+
+def test_each_part_is_compared_with_each_of_its_readers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which chains store a value of many parts, each read by one layer, is not found anew for every chain."""
+    counted = Mock(side_effect=overlap)
+    monkeypatch.setattr(possible_chains, "overlap", counted)
+    parts = range(12)
+    names = [" ".join(f"{letter}{part}" for part in parts) for letter in "pr"]
+    nodes = [node("Concat", names[0], "all", axis=1), node("Split", "all", names[1], axis=1)]
+    nodes[:0] = [node("Conv", f"x w{part}", f"p{part}") for part in parts]
+    nodes += [node("Conv", f"r{part} w{part}", f"y{part}") for part in parts]
+    weights = {f"w{part}": values((4, 4, 1, 1), part) for part in parts}
+    graph = import_model(network_of(nodes, {"x": values((1, 4, 6, 6))}, weights, [f"y{part}" for part in parts]).model)
+    chains, layers = PossibleChains(graph, find_machine("edge")), len(graph.layers)
+    assert layers == 2 * len(parts)
+    for start, end in itertools.combinations(range(layers + 1), 2):
+        read_later = any(start <= part < end <= part + len(parts) for part in parts)
+        assert chains.is_stored(graph.layers[0].output.value, start, end) == read_later
+    assert counted.call_count == len(parts) ** 2
 
 
 def test_memories_delay_slices_and_with_multicast_all_layers_of_several_cores() -> None:

@@ -58,7 +58,8 @@ class ChainKeys:
                 # What is sent away is a region of the value.
                 origin = origins.setdefault(name, (0,) * len(view.start) if name in self._sent else view.start)
                 parts.extend((seen.setdefault(name, len(seen)), self._values[name], outside, _distance(view, origin)))
-            parts.append(self._chains.is_stored(layer.output.value, start, end))
+        written = dict.fromkeys(layer.output.value for layer in self._graph.layers[start:end])
+        parts.extend(self._chains.is_stored(name, start, end) for name in written)
         return tuple(parts)
 
     def exact(self, start: int, end: int) -> object:

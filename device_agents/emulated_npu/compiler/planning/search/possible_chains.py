@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
@@ -25,6 +26,7 @@ class PossibleChains:
             for view in layer.reads:
                 self._readers.setdefault(view.value, []).append((place, view))
             self._writers.setdefault(layer.output.value, []).append(place)
+        self._read_between: dict[int, tuple[int, int]] = {}
         self._allowed: dict[tuple[int, int], bool] = {}
         self._chains: dict[tuple[int, int], Chain] = {}
 
@@ -47,8 +49,8 @@ class PossibleChains:
         """Return whether the host, another core or a layer outside a chain reads what the chain writes of a value."""
         if self._graph.values[name].is_output or name in self._graph.shared:
             return True
-        outside = (view for place, view in self._readers.get(name, ()) if not start <= place < end)
-        return any(self._written(view, start, end) for view in outside)
+        readers = map(self._readers_of, self._inside(name, start, end))
+        return any(first < start or last >= end for first, last in readers)
 
     def _may_chain(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
@@ -67,7 +69,17 @@ class PossibleChains:
         return True
 
     def _inside(self, name: str, start: int, end: int) -> list[int]:
-        return [writer for writer in self._writers.get(name, ()) if start <= writer < end]
+        writers = self._writers.get(name, [])
+        return writers[bisect_left(writers, start) : bisect_left(writers, end)]
+
+    def _readers_of(self, writer: int) -> tuple[int, int]:
+        """Return the first and the last layer that reads what a layer writes, or the layer itself if none does."""
+        if writer not in self._read_between:
+            output = self._graph.layers[writer].output
+            readers = self._readers.get(output.value, [])
+            places = [place for place, view in readers if overlap(view.value_region, output.value_region)] or [writer]
+            self._read_between[writer] = places[0], places[-1]
+        return self._read_between[writer]
 
     def _written(self, view: View, start: int, place: int) -> list[Region]:
         """Return the parts of a value that layers from `start` to `place` write and a view of it needs."""
