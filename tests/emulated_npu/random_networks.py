@@ -31,6 +31,7 @@ def machines_for(draw: st.DrawFn, network: NetworkCase) -> Machine:
         io_queue_depth=draw(st.sampled_from((16, 1, 3))),
         cp_queue_depth=draw(st.sampled_from((16, 1, 3))),
         vfu_queue_depth=draw(st.sampled_from((0, 16, 1, 3))),
+        io_outstanding=draw(st.sampled_from((1, 1, 4))),
     )
 
 

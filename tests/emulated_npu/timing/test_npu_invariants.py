@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
 
 FAST = ("dscnn", "squeezenet", pytest.param("mobilenetv2", marks=pytest.mark.long))
@@ -49,12 +49,21 @@ def _check(compiled: Compiled) -> None:
 
 
 def _check_formula(compiled: Compiled, timing: Timing) -> None:
-    """Assert that the formula has the sums of the simulation, and is no longer without a control unit."""
-    found = formula(sequence(compiled.program.code, layer_of=compiled.program.layer_of), compiled.machine)
-    sums_ps = found.io_ps, found.cp_ps, found.vfu_queue_ps, found.llc_queue_ps
-    assert sums_ps == (timing.io_ps, timing.cp_ps, timing.vfu_queue_ps, timing.llc_queue_ps)
-    assert found.total_ps == found.wait_ps + max(sums_ps)
-    assert found.total_ps <= timing.makespan_ps
+    """Assert that the formula is the simulation with free control, which is no longer and has the same sums.
+
+    With several transfers in flight the sum of the IO queue may differ: late control asks for a transfer later, so less
+    of its latency passes while others move their data.
+    """
+    program, machine = compiled.program, compiled.machine
+    found = formula(sequence(program.code, layer_of=program.layer_of), machine)
+    free = simulate_program(program, replace(machine, issue_cycles=0))
+    assert found == Formula(
+        free.io_ps, free.cp_ps, free.wait_ps, free.makespan_ps, free.vfu_queue_ps, free.llc_queue_ps
+    )
+    assert free.makespan_ps <= timing.makespan_ps
+    assert (free.cp_ps, free.vfu_queue_ps) == (timing.cp_ps, timing.vfu_queue_ps)
+    if machine.io_outstanding == 1:
+        assert (free.io_ps, free.llc_queue_ps) == (timing.io_ps, timing.llc_queue_ps)
 
 
 def _faster(machine: Machine) -> list[Machine]:

@@ -27,6 +27,7 @@ _NO_TIMES = dict.fromkeys(Queue, 0)
 class QueueTimes:
     """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
 
+    The second pass begins `late_ps` after the first one ends: its loads follow those that the first one still needs.
     If MFU and VFU have separate queues, `cp_ps` is the time in which at least one of them works, and `unit_ps`
     is the time of the busier one. If they share a queue, both are its time.
     """
@@ -36,11 +37,12 @@ class QueueTimes:
     fill_ps: int
     drain_ps: int
     unit_ps: int
+    late_ps: int = 0
 
     @property
     def together_ps(self) -> int:
         """Time of the chain by itself: the loads of the first pass, then the busier queue, then the last store."""
-        return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
+        return self.fill_ps + max(self.cp_ps + self.late_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
 
     def beside_ps(self, before: float, after: float) -> int:
         """Time of the chain where its neighbours hide a share of what happens before and after its busier queue."""
@@ -64,7 +66,8 @@ class TimedPlan:
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
-    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, sum(each.unit_ps for each in times))
+    unit_ps = sum(each.unit_ps for each in times)
+    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, unit_ps, times[0].late_ps)
 
 
 class ChainTimes:
@@ -85,32 +88,38 @@ class ChainTimes:
 
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
-        fill_ps = drain_ps = 0
+        fill_ps = drain_ps = late_ps = 0
         totals_ps = _NO_TIMES.copy()
-        for tile, count in _representatives(plan):
-            filling = not any(tile)
+        for place, (tile, count) in enumerate(_representatives(plan)):
+            filling = place == 0
             pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
                     times_ps, lead_ps = self._computing_ps(plan, writer, step)
                     fill_ps += lead_ps if filling else 0
+                    if place == 0:
+                        late_ps += times_ps[Queue.IO] - (lead_ps if filling else 0)
                     filling = False
                 else:
                     times_ps = self._moving_ps(writer, step)
                     if step.function in _LEAVING:
                         stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
+                    elif place < 2 and not filling:
+                        late_ps += times_ps[Queue.IO]
                     fill_ps += times_ps[Queue.IO] if filling else 0
                 pass_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
                 for queue, duration_ps in times_ps.items():
                     totals_ps[queue] += duration_ps * count
             drain_ps = max(0, stored_ps - pass_ps)
+            late_ps -= pass_ps if place == 0 else 0
         io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
-        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps)
+        late_ps = max(0, late_ps) if plan.loads_ahead and place > 0 else 0
+        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps, late_ps)
 
     def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
         """Return the time of commands, each so many times, on each queue, and of the loads before any computation."""
