@@ -118,7 +118,7 @@ class ChainTimes:
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
-        late_ps = max(0, late_ps) if plan.loads_ahead and place > 0 else 0
+        late_ps = max(0, late_ps) if plan.loads_ahead and place > 0 and not plan.overlaps else 0
         return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps, late_ps)
 
     def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
