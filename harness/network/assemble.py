@@ -17,7 +17,7 @@ from harness.array_types import Array
 from harness.errors import HarnessError
 from harness.network.effort import GROUPED, products_of
 from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
-from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
+from harness.network.network import BYTES, FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _COUNTS = _VIEWS | {"ReduceSum", "Sub"}
 _LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
 """The place of the input that has the lengths of sequences."""
 _MASK_INTEGERS = (0, 2)
-_BYTES = ("int8", "uint8")
-"""Types of quantised numbers and of pixels, which have the whole range: a MaxPool branches on each."""
 _IR_VERSION = 8
 
 
@@ -130,7 +128,8 @@ class ModelBuilder:
         """Add an input of random values; `integers` are the least, and the first above all, by default of a mask."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
-        limits = integers or (INTEGER_RANGE[kind.dtype] if kind.dtype in _BYTES else _MASK_INTEGERS)
+        # Quantised numbers have the whole range: a MaxPool branches on each.
+        limits = integers or (INTEGER_RANGE[kind.dtype] if kind.dtype in BYTES else _MASK_INTEGERS)
         spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", *limits)
         self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, *spread))
         return name
@@ -300,7 +299,7 @@ def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
             bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
     if bounds:
         return 0, min(bounds)
-    is_cast = network.types[tensor].dtype in _BYTES and any(node.op == "Cast" for node, _ in readers)
+    is_cast = network.types[tensor].dtype in BYTES and any(node.op == "Cast" for node, _ in readers)
     return _MASK_INTEGERS if is_cast else None
 
 

@@ -26,6 +26,8 @@ ITEM_BYTES = {
 ML_DOMAIN = "ai.onnx.ml"
 """The domain of ONNX's operators for trees, scalers, and labels."""
 FLOATS = ("float32", "float64", "float16")
+BYTES = ("int8", "uint8")
+"""Types of quantised numbers and of pixels."""
 _WRITING_MAPS = CONVOLUTIONS | {"MaxPool", "AveragePool"}
 _KEEPING_MAPS = {
     *("GlobalAveragePool", "GlobalMaxPool", "BatchNormalization"),

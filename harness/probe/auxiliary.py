@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.errors import UsageError
 from harness.network.learnt_weights import INTEGER_RANGE
-from harness.network.network import TensorType
+from harness.network.network import BYTES, TensorType
 from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _as_float(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, 
 
 def is_quantised_picture(kind: TensorType) -> bool:
     """Return whether a tensor is a picture of 8-bit integers."""
-    return kind.dtype in ("int8", "uint8") and len(kind.shape) == 4
+    return kind.dtype in BYTES and len(kind.shape) == 4
 
 
 def quantised(builder: ModelBuilder, tensor: str, dtype: str) -> str:

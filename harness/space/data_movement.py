@@ -86,7 +86,7 @@ class Rowwise(SizedLayer):
         """Return the shape of the result."""
         if self.op == "TopK":
             return (1, self.rows, min(self.columns, MOST_KEPT))
-        return self._line if self.op in ALONG_AXES and self.op != "Expand" else self._whole
+        return self._line if self.op.startswith(("Reduce", "Arg")) else self._whole
 
     @property
     def _whole(self) -> Shape:

@@ -21,7 +21,7 @@ from harness.measure.fusion.quantised_examples import add_quantised
 from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
-from harness.network.zoo.network_parts import GELUS, NetworkParts
+from harness.network.zoo.network_parts import EVERY_GELU, NetworkParts
 
 OPSETS = 20, 17
 """Of the examples: the first with Gelu as one operator, and one for runtimes that do not read it."""
@@ -35,7 +35,7 @@ _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", 
 _BEHIND_SCALES = ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
-    *((one,) for one in (*_ACTIVATIONS, *GELUS, "WholeGelu")),
+    *((one,) for one in (*_ACTIVATIONS, *EVERY_GELU)),
     *_SCALES,
     *((*scale, one) for scale, one in itertools.product(_SCALES, _BEHIND_SCALES)),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from onnx import TensorProto, helper
 
-from harness.network.zoo.network_parts import GELUS, NetworkParts
+from harness.network.zoo.network_parts import EVERY_GELU, GELUS, NetworkParts
 
 _RESULT_COLUMNS = 4
 _ROWS, _DEPTH, _HEADS = 8, 16, 2
-_GELUS = (*GELUS, "WholeGelu")
 _AROUND_PRODUCTS = (
     ("MatMul", "bias"),
-    *(("MatMul", "bias", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", *_GELUS)),
+    *(("MatMul", "bias", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", *EVERY_GELU)),
     *((one, "MatMul") for one in GELUS),
     ("Transpose", "MatMul"),
     ("MatMul", "Transpose"),
@@ -22,7 +21,7 @@ _AROUND_PRODUCTS = (
     ("MatMul", "Reshape", "Unsqueeze"),
     ("MatMul", "Unsqueeze", "Squeeze"),
     ("MatMul", "bias", "Reshape"),
-    *(("Gemm", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", "scale", *_GELUS)),
+    *(("Gemm", one) for one in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Swish", "Elu", "Sin", "scale", *EVERY_GELU)),
     ("Gemm", "scale", "Sin"),
     ("product", "Div"),
     ("decomposed",),

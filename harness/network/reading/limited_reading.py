@@ -36,7 +36,6 @@ from harness.text import byte_size, printable
 Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
 _ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnsupportedType", "UnresolvedDimension", "UsageError")
-_ERROR = TypeAdapter(ErrorRecord)
 _MAX_TEXT = 2000
 _LEAST_S = 2
 """The least processor time for comparing rows."""
@@ -191,7 +190,7 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
     if "error" not in document:
         return
     try:
-        record = _ERROR.validate_python(document["error"])
+        record = TypeAdapter(ErrorRecord).validate_python(document["error"])
     except ValidationError:
         raise _damaged(source) from None
     if record.kind not in _ERRORS:

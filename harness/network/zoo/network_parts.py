@@ -23,6 +23,9 @@ _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
 """Activations that exporters write as a product of a tensor and a function of it."""
 GELUS = ("Gelu", "HalvedGelu", "TanhGelu")
 """The orders in which exporters write the operators of a Gelu."""
+_WHOLE = "WholeGelu"
+EVERY_GELU = (*GELUS, _WHOLE)
+"""These, and Gelu as one operator; `NetworkParts.can` says whether an opset has it."""
 
 
 @dataclass
@@ -88,7 +91,7 @@ class NetworkParts:
 
         `Relu6` is a Clip, `WholeGelu` the operator of opset 20; see `_GATES` and `_gelu` for others.
         """
-        if kind == "WholeGelu":
+        if kind == _WHOLE:
             return self.node("Gelu", name, sources)
         if kind == "Relu6":
             bounds = [self.scalar(f"{name}.min", 0.0), self.scalar(f"{name}.max", 6.0)]
@@ -134,7 +137,7 @@ class NetworkParts:
 
     def can(self, activation: str) -> bool:
         """Return whether the opset has an activation."""
-        return activation != "WholeGelu" or self.opset >= _WHOLE_GELU
+        return activation != _WHOLE or self.opset >= _WHOLE_GELU
 
     def network(self, name: str) -> Network:
         """Return the network of all parts."""

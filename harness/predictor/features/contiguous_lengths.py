@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from harness.network.network import ITEM_BYTES
+from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
 from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKey, Shape, Tensor
 
@@ -92,7 +92,7 @@ def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
     shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
     rank = max(map(len, shapes), default=0)
     whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    maps = (tensor for tensor in tensors if tensor.dtype in ("int8", "uint8") and not tensor.constant)
+    maps = (tensor for tensor in tensors if tensor.dtype in BYTES and not tensor.constant)
     if rank != _MAP_AXES or not any(tensor.shape and len(tensor.shape) == rank for tensor in maps):
         return whole
     return [(shape[0], *shape[2:], shape[1]) for shape in whole]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
-from harness.network.network import ITEM_BYTES, PARTIAL_READS
+from harness.network.network import BYTES, ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import (
     is_general,
@@ -69,12 +69,11 @@ from harness.predictor.features.runtime_operators import as_standard
 _PACKED_PRODUCT = "MatMulNBits"
 _COMPOSITE = ATTENTION | {"Einsum"}
 """Products that runtimes compute along with transpositions or a Softmax, which their classes name."""
-_MATRIX_OPERATORS = _COMPOSITE | {"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"}
-_MATRIX_OPERATORS |= {_PACKED_PRODUCT}
+_ON_INTEGERS = frozenset({"MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
+_MATRIX_OPERATORS = _COMPOSITE | _ON_INTEGERS | {"Gemm", "MatMul", _PACKED_PRODUCT}
 _ABSORBED = CONVERSIONS | {"BatchNormalization", "Affine"}
 _ON_BYTES = 4
 """The accuracy level at which packed products are computed on bytes."""
-_BYTES = ("uint8", "int8")
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
@@ -232,7 +231,7 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
     data, weight = convolution.tensors[0], convolution.tensors[weight_slot(convolution.op)]
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
-    if data.dtype not in _BYTES or not data.shape or not weight.shape:
+    if data.dtype not in BYTES or not data.shape or not weight.shape:
         found = _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
         return NARROW if kind == "grouped" and not found and not _fills_vectors(weight, convolution) else found
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])

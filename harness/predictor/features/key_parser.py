@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from harness.network.effort import HEADS, products_of_read
+from harness.network.effort import GROUPED, HEADS, products_of_read
 from harness.network.einsum import MatrixProducts, einsum_product
 from harness.network.key import KEY_VERSION
 from harness.network.network import ITEM_BYTES, PACKED
@@ -35,7 +35,7 @@ VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dr
 _RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCALING
 PICKING = frozenset({"Gather", "GatherND", "GatherElements", "Scatter", "ScatterND", "ScatterElements"})
 """Operators that copy elements or rows from or to places given by another tensor."""
-ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+ATTENTION = frozenset({"Attention", "MultiHeadAttention", GROUPED})
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Pad", "Cast"}) | PICKING | _RESHAPING
 
 

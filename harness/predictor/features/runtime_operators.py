@@ -23,7 +23,10 @@ def as_standard(operators: Iterable[KeyOperator]) -> tuple[KeyOperator, ...]:
     """Return operators of the runtime's own as standard ones, an activation that one applies as another operator."""
     found = []
     for operator in operators:
-        *before, last = _STANDARD.get(operator.op, (operator.op,))
+        if operator.op not in _STANDARD:
+            found.append(operator)
+            continue
+        *before, last = _STANDARD[operator.op]
         found += [replace(operator, op=name, reads=operator.reads[:2], tensors=operator.tensors[:2]) for name in before]
         found.append(replace(operator, op=last))
         if operator.op in ("FusedConv", "FusedGemm") and "activation" in operator.attributes:
