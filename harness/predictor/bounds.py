@@ -51,7 +51,7 @@ class Bounds:
     byte_s: seconds per byte at the fastest rate
     weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
-    least_s: the shortest latency
+    least_s: the shortest latency, of layers below resolution what they take at most
     classes: the limits of each learnt class, down to those that name an operator's code
     idle: the limits of each operator that moves nothing
     """
@@ -118,7 +118,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         float(np.min(longest_s[shown] / arrays.moved_bytes[shown])),
         _slow_weight_s(arrays, latency_s, moving),
         rates,
-        float(np.min(latency_s[moving])),
+        float(np.min(longest_s[shown])),
         {},
         {},
     )
