@@ -18,9 +18,9 @@ def presets_command(
 ) -> None:
     """List the built-in machines of the emulated NPU, or print the file of one, to start a machine of your own from.
 
-    The table shows the data type of each machine, its multiply-adds in a cycle, its clock, its cores, its buffers NB
-    and SB, its last-level cache, the bandwidth of its DDR, and the source of its numbers. `--preset NAME` of the other
-    commands selects a machine.
+    The table shows the data type of each machine, its multiply-adds in a cycle, clock and cores. It also shows the
+    buffers NB and SB, the last-level cache, the bandwidth of DDR, and the source of the numbers. `--preset NAME` of the
+    other commands selects a machine.
 
     Example: harness npu presets ethos-u55-256 > mine.toml
     """
