@@ -4,8 +4,8 @@
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
 Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in the
-device's own layout gets a quantised convolution of two pixels. A slice would first convert it to the plain layout, and
-for an average ONNX Runtime converts the whole picture to floats. It keeps its own layout up to a convolution, but not
+device's own layout gets a quantised convolution of two pixels. A slice would first convert it to the plain layout; for
+an average, ONNX Runtime converts the whole picture to floats; and it keeps its own layout up to a convolution, but not
 always up to a MaxPool. Devices with their own memory get a MaxPool: some keep a convolution's window, and all that its
 strides skip, as weights.
 """
@@ -79,9 +79,9 @@ def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[
     """Append pooling to one value per channel, or to MOST_VALUES of a plain tensor with more channels.
 
     In the plain layout the tensor is one row. Otherwise pooling might reorder all of it, and the layer would be charged
-    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one. Half precision is not
-    folded, because a runtime that computes in float32 would round the whole picture to change its shape. Pictures of it
-    are pooled by LpPool, which reorders nothing.
+    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one. Half precision is
+    not folded, and pictures of it are pooled by LpPool, which reorders nothing: a runtime that computes in float32
+    would round the whole picture to change its shape.
     """
     read = builder.type_of(tensor)
     if layout == "plain" and read.dtype == "float32":
