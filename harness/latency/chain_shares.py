@@ -9,8 +9,7 @@ A chain keeps two queues busy: one computes, the other moves tensors over the ch
 
 Small borders fit into a cache; large ones are read from the same memory as weights. In its context a layer's borders
 are on chip and its weights are not, so the context's time includes the weights. The constants a and p, both rates, and
-the size from which borders are large are fitted to all chains of a campaign. A chain's time is the sum of its layers'
-parts.
+the size of large borders are fitted to all chains of a campaign. A chain's time is the sum of its layers' parts.
 """
 
 from collections.abc import Mapping, Sequence

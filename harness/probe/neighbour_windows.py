@@ -5,8 +5,8 @@ it, are in the caches because its neighbours use the same. So they are in window
 network, and none is longer than two thirds of it, so that a network is still the sum of parts.
 
 Where the weights exceed the caches that a core has to itself, a window of twice the length loses more of them between
-two runs, as the network does. There, each two neighbouring windows are also measured as one, which shows what their
-border costs.
+two runs, as the network does. There, two neighbouring windows are also measured as one, which shows the cost of their
+border.
 """
 
 from collections.abc import Mapping
