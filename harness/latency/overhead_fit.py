@@ -1,11 +1,11 @@
 """Fit the overhead of host and transfers by regression on null probes (S1.3).
 
-`total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and slices, see
-`OverheadTerms`) is fitted twice: by plain least squares, and robustly with coefficients that cannot be negative. The
-robust fit is used; the plain one is shown for comparison.
+The model is `total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers
+and slices, see `OverheadTerms`). It is fitted twice: by plain least squares, and robustly with coefficients that cannot
+be negative. The robust fit is used; the plain one is shown for comparison.
 
-Intervals cover three errors: sampling and the model, both measured by the scatter of the null probes about the fit,
-and drift, which all null probes of a campaign share and no scatter shows (see `drift`).
+Intervals cover three errors. The scatter of the null probes about the fit shows those of sampling and of the model.
+Drift is common to all null probes of a campaign, so no scatter shows it (see `drift`).
 """
 
 import math

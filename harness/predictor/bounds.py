@@ -9,7 +9,7 @@ the slowest rate of the larger layers that mostly read weights. Both limits neve
 A layer below resolution shows what it takes at most, and so a rate that is reached at least.
 
 An operator *moves nothing* if its layers together take significantly less than half the time of their bytes at the
-fastest rate of all others: a device may write the parts of a Concat directly to their places in the result. Its layers
+fastest rate of all others. A device may write the parts of a Concat directly to their places in the result. Its layers
 are not used to find rates, and if there are enough of them they have no lower limit.
 """
 

@@ -51,14 +51,14 @@ class ChainProbes:
 
     `places` are the digest of the key and the label of each layer, in the network's order. `alone` is the window of the
     group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
-    come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
-    together otherwise than in the network, although it runs each of them as there. `check` is a window of `checked`
-    groups from this one on; such windows tile the network, or two that overlap by a pair hold it. `across` reaches from
-    this group to the end of the next such window. What these windows take beyond everything else in them is charged to
-    all of their chains, and shows how well sums hold. `wider` is always (0, 0).
-    `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
-    are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
-    weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
+    come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs each of the two
+    groups as in the network, but not both together. `check` is a window of `checked` groups from this one on; such
+    windows tile the network, or two that overlap by a pair hold it. `across` reaches from this group to the end of the
+    next such window. What these windows take beyond everything else in them is charged to all of their chains, and
+    shows how well sums hold. `wider` is always (0, 0). `views` are the layers that take no time on the device; the
+    first group has those of the whole network. `borders` are the sizes in bytes of the tensors that each layer
+    exchanges with other groups, `weight_bytes` the sizes of its weights. `ordered` describes each layer and its place
+    in a chain; windows of neighbours do not have it.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -191,8 +191,9 @@ def _meetings(
 ) -> dict[int, _Window]:
     """Return the windows of neighbouring groups that are of use, by the number of the first group.
 
-    A pair that does not agree is of use if one of its groups alone does not agree either, which it corrects, or if two
-    long windows hold it: what it saves would count twice. `shared` lists such pairs by their first groups.
+    A pair that does not agree is still of use in two cases: one of its groups alone does not agree either, which the
+    pair corrects, or two long windows hold the pair, and what it saves would count twice. `shared` lists such pairs by
+    their first groups.
     """
     as_there = {at: agrees(window) for at, window in alone.items()}
     return {

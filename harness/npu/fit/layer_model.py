@@ -10,9 +10,9 @@ the refined roofline of ANNETTE (array utilisation, memory and compute), with th
 instead of assumed.
 
 The error of a layer has four parts: that of its measurement, a relative one of its class, a fixed one, and one of the
-overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come
-mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not describe
-hardly count.
+overlap. The last differs from layer to layer and is proportional to min(compute, transfer). So rates and bandwidths
+come mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not
+describe hardly count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`fit_machine`: the machine that explains the samples of a device, each parameter with its interval or the reason why
 the samples do not identify it.
 
-Two ideas are from public tools: rates are found over layers of all intensities, as by the Empirical Roofline Tool, and
-a layer's utilisation of the array is a factor of its compute time, as in ANNETTE. Nothing else than the table is read.
+Two ideas are from public tools. Rates are found over layers of all intensities, as by the Empirical Roofline Tool. A
+layer's utilisation of the array is a factor of its compute time, as in ANNETTE. Nothing else than the table is read.
 """
 
 from __future__ import annotations
