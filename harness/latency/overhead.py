@@ -21,7 +21,7 @@ from harness.errors import IllConditionedDesign
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.robust import robust_fits
 from harness.measure.summary import MAD_TO_SIGMA, STUDENT_95, Z_95, Measurement, summarise
-from harness.probe.overhead_terms import LATER_TERMS, TERM_NAMES, OverheadTerms
+from harness.probe.overhead_terms import ADDED_TERMS, LATER_TERMS, TERM_NAMES, OverheadTerms
 from harness.samples import Sample
 
 COLUMNS = ("runs", *TERM_NAMES)
@@ -119,6 +119,19 @@ class Overhead:
         Both are 0 without a memory of its own. The layers of a network hide it if they take longer.
         """
         return self.of(row_of(OverheadTerms(loaded_bytes=input_bytes, stored_bytes=output_bytes), runs=0))
+
+
+def complete(overhead: Overhead) -> Overhead:
+    """Return a fit of an earlier version, which lacks terms of which it had no probes, with zeros for these."""
+    known = len(overhead.covariance)
+    if [*COLUMNS[known:]] != [name for name in ADDED_TERMS if name not in overhead.coefficients]:
+        return overhead
+    zeros = (0.0,) * (len(COLUMNS) - known)
+    return replace(
+        overhead,
+        coefficients={**dict.fromkeys(COLUMNS[known:], Coefficient(*[0.0] * 4)), **overhead.coefficients},
+        covariance=(*((*row, *zeros) for row in overhead.covariance), *((0.0,) * len(COLUMNS) for _ in zeros)),
+    )
 
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:

@@ -34,6 +34,8 @@ TRUTH = {
     "further_inputs": 6e-7,
     "further_outputs": 3e-7,
     "input_pairs": 1e-8,
+    "byte_reads": 2e-6,
+    "half_reads": 3e-6,
 }
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4)
