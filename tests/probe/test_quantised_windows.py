@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -99,12 +98,12 @@ def _executed(network: Network) -> tuple[Operators, list[tuple[Operators, Operat
     planned = with_neighbours(
         CutNetwork(network, layers, graph.blocked, graph), AuxiliaryKind.AVGPOOL, 1 << 20, math.inf
     )
-    probes = {probe.id: list(_nodes(revealed(probe.model, probe.id))) for probe in planned.windows}
-    return list(_nodes(whole)), [(probes[one.alone], probes[one.alone_null]) for one in planned.chains]
+    probes = {probe.id: _nodes(revealed(probe.model, probe.id)) for probe in planned.windows}
+    return _nodes(whole), [(probes[one.alone], probes[one.alone_null]) for one in planned.chains]
 
 
-def _nodes(revealed: Revealed) -> Iterable[onnx.NodeProto]:
-    return onnx.load_model_from_string(revealed.content).graph.node
+def _nodes(revealed: Revealed) -> Operators:
+    return [*onnx.load_model_from_string(revealed.content).graph.node]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
