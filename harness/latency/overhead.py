@@ -1,11 +1,11 @@
 """The overhead of host and transfers: coefficients of the terms of a run, and how well null probes determine them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
-from harness.probe.overhead_terms import LATER_TERMS, TERM_NAMES, OverheadTerms
+from harness.probe.overhead_terms import ADDED_TERMS, LATER_TERMS, TERM_NAMES, OverheadTerms
 
 COLUMNS = ("runs", *TERM_NAMES)
 """The order of coefficients: `runs` is c, `input_bytes` is a, `output_bytes` is b."""
@@ -94,6 +94,19 @@ class Overhead:
         Both are 0 without a memory of its own. The layers of a network hide it if they take longer.
         """
         return self.of(row_of(OverheadTerms(loaded_bytes=input_bytes, stored_bytes=output_bytes), runs=0))
+
+
+def complete(overhead: Overhead) -> Overhead:
+    """Return a fit of an earlier version, which lacks terms of which it had no probes, with zeros for these."""
+    known = len(overhead.covariance)
+    if [*COLUMNS[known:]] != [name for name in ADDED_TERMS if name not in overhead.coefficients]:
+        return overhead
+    zeros = (0.0,) * (len(COLUMNS) - known)
+    return replace(
+        overhead,
+        coefficients={**dict.fromkeys(COLUMNS[known:], Coefficient(*[0.0] * 4)), **overhead.coefficients},
+        covariance=(*((*row, *zeros) for row in overhead.covariance), *((0.0,) * len(COLUMNS) for _ in zeros)),
+    )
 
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:

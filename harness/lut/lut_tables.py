@@ -24,6 +24,8 @@ OVERHEAD_UNITS = {
     "further_inputs": "per further input",
     "further_outputs": "per further output",
     "input_pairs": "per pair of inputs",
+    "byte_reads": "per auxiliary layer of a quantised picture",
+    "half_reads": "per auxiliary layer in half precision",
     "loaded_bytes": "per byte loaded",
     "stored_bytes": "per byte stored",
     "accesses": "per access to a memory",

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, UsageError, reason_of
 from harness.files import may_hold, read_file, read_large, spreadsheet_cell, sync_folder, write_synced, write_whole
-from harness.latency.overhead import COLUMNS, Overhead
+from harness.latency.overhead import COLUMNS, Overhead, complete
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import Content, entries_of, write_entries
 from harness.lut.error_correlations import check
@@ -176,10 +176,12 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[st
             check(correlations, len(entries))
     except ValueError as error:
         raise _corrupt(folder, f"{CORRELATION}: {error}") from error
-    for overhead in filter(None, (manifest.overhead, manifest.other_overhead)):
-        _check_overhead(folder, overhead)
-    _check_rules(folder, manifest.rules)
     facts: dict[str, Any] = {name: getattr(manifest, name) for name in _FACTS}
+    for name in ("overhead", "other_overhead"):
+        if facts[name] is not None:
+            facts[name] = complete(facts[name])
+            _check_overhead(folder, facts[name])
+    _check_rules(folder, manifest.rules)
     table = Lut(folder, entries=entries, correlations=correlations, predictor=files.get(PREDICTOR, b""), **facts)
     try:
         chains = read_rows(files[CHAINS], lambda place: table.at(*place) is not None) if CHAINS in files else ()

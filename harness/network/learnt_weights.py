@@ -21,8 +21,11 @@ INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000),
 _RUNTIME_DOMAIN = "com.microsoft"
 RUNTIME_DOMAINS = frozenset({_RUNTIME_DOMAIN, "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
-_IN_ONNX_DOMAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-"""Operators that the runtime has in ONNX's domain in all opsets: its optimizers write them into files."""
+_IN_ONNX_DOMAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "GroupNormalization"})
+"""Operators that the runtime has in ONNX's domain also in opsets without them: its optimizers write them into files.
+
+It also executes the GroupNormalization of opsets 18 to 20, which ONNX calls deprecated.
+"""
 
 
 def is_weight(readers: Iterable[Node], name: str, kind: TensorType) -> bool:
@@ -100,14 +103,19 @@ def defined(op: str, version: int, domain: str) -> bool:
     return domain in RUNTIME_DOMAINS or defs.has(op, version, domain) or (not domain and op in _IN_ONNX_DOMAIN)
 
 
+def has_current(op: str, version: int, domain: str) -> bool:
+    """Return whether ONNX has an operator in an opset, and does not call it deprecated there."""
+    from onnx import defs
+
+    return bool(defs.has(op, version, domain)) and not defs.get_schema(op, version, domain).deprecated
+
+
 @contextlib.contextmanager
 def checkable(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[None]:
     """Move all operators of the runtime to its own domain for a while: there, ONNX's checker lets them pass."""
-    from onnx import defs
-
     version = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     moved = [node for node in nodes if node.op_type in _IN_ONNX_DOMAIN and not node.domain]
-    moved = [node for node in moved if not defs.has(node.op_type, version, "")]
+    moved = [node for node in moved if not has_current(node.op_type, version, "")]
     is_stated = any(entry.domain == _RUNTIME_DOMAIN for entry in model.opset_import)
     for node in moved:
         node.domain = _RUNTIME_DOMAIN

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
+from harness.network.learnt_weights import has_current
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
 from harness.network.operator_kinds import SIZED_BY_FLOATS
@@ -187,7 +188,7 @@ def _inferred(
     domain, version = node.domain, read.opsets[node.domain]
     if domain and node.op in _QUANTISATIONS:  # ONNX Runtime's are those of the newest ONNX
         domain, version = "", defs.onnx_opset_version()
-    if not defs.has(node.op, version, domain):
+    if not has_current(node.op, version, domain):
         return {}
     inputs = {name: value_info(name, kind).type for name, kind in types.items()}
     data: dict[str, TensorProto] = {name: numpy_helper.from_array(value) for name, value in known.items()}
@@ -208,7 +209,7 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
     from onnx import defs
 
     # ONNX infers no shape for a GatherND that picks one element.
-    if node.domain or node.op == "GatherND" or not defs.has(node.op, read.opsets[""], ""):
+    if node.domain or node.op == "GatherND" or not has_current(node.op, read.opsets[""], ""):
         return True
     schema = defs.get_schema(node.op, read.opsets[""], "")
     return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 OUTPUT_CHANNELS = 8
 MOST_VALUES = 256
 """The most values that pooling reads of a plain tensor: in a large one each is in another line of the caches."""
+PADS_AS_INPUT = 11
+"""The version of the operator set from which Pad reads its sizes."""
 INTEGER_POOLING = 12
 """The version of the operator set from which MaxPool takes integers."""
 _MAX_RANK = 5
@@ -37,9 +39,11 @@ _ZERO_POINT = {"int8": 11, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (fusion_rules)."""
 _NEAR = 10
 
-Layout = Literal["outside", "plain", "private", "unread"]
+Layout = Literal["outside", "plain", "reordered", "private", "unread"]
 """How a device keeps a tensor: as the host passed it in, in the plain layout, or in the device's own layout.
 
+`reordered` is a plain tensor in front of operators of which one takes another layout. ONNX Runtime moves a Transpose
+past a DequantizeLinear only where a Transpose follows somewhere.
 `unread` is a tensor that the host passed in and of which one element is read, so that it is never reordered.
 """
 Operator = Callable[["ModelBuilder", str, Layout], tuple[str, OverheadTerms]]
@@ -52,7 +56,8 @@ class AuxiliaryLayer:
 
     `operator` appends the layer to a float32 tensor of rank `least_rank` to 5 and returns its result and terms.
     `strided`, if the kind has one, returns one value per given number of elements along each spatial axis; null probes
-    use it to vary their output size. `device_memory` marks kinds for devices with their own memory, which run in
+    use it to vary their output size. `of_halves`, if the kind has one, reads a half-precision tensor of any rank in the
+    plain layout. `device_memory` marks kinds for devices with their own memory, which run in
     parallel with the host: results are stored in that memory before the host reads them.
     """
 
@@ -60,6 +65,7 @@ class AuxiliaryLayer:
     operator: Operator
     least_rank: int = 3
     strided: StridedOperator | None = None
+    of_halves: Callable[[ModelBuilder, str], tuple[str, OverheadTerms]] | None = None
     device_memory: bool = False
 
 
@@ -79,27 +85,30 @@ def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[
     """Append pooling to one value per channel, or to MOST_VALUES of a plain tensor with more channels.
 
     In the plain layout the tensor is one row. Otherwise pooling might reorder all of it, and the layer would be charged
-    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one. Half precision is
-    not folded, and pictures of it are pooled by LpPool, which reorders nothing: a runtime that computes in float32
-    would round the whole picture to change its shape.
+    for that: ONNX Runtime does where channels fill its blocks, OpenVINO for any number above one.
     """
     read = builder.type_of(tensor)
     if layout == "plain" and read.dtype == "float32":
         values = min(MOST_VALUES, math.prod(read.shape[:2]))
         result, own = pool(builder, _reshaped(builder, tensor, (1, 1, read.elements)), (-(-read.elements // values),))
         return result, OverheadTerms(views=1) + own
-    if layout == "plain" and len(read.shape) == 4:
-        return _pool_half(builder, tensor)
     result, own = pool(builder, tensor, read.shape[2:])
     # In a private layout all channels of the one pixel that is read lie together.
     return result, OverheadTerms(auxiliaries=1) if layout == "private" else own
 
 
-def _pool_half(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
-    read = builder.type_of(tensor)
-    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
-    result = builder.operator("LpPool", [tensor], written, kernel_shape=[1, 1], strides=read.shape[2:])
-    return result, _own_terms(read, written)
+def leading_values(builder: ModelBuilder, tensor: str, values: int = 2) -> tuple[str, OverheadTerms]:
+    """Append negative padding of a half-precision tensor, which leaves two of each axis, and some of the last one.
+
+    A runtime that computes in float32 has no kernel of half precision for a Pad, as for most neighbours. If it had, as
+    for a Reshape or a Slice, it would round the whole tensor in front of it. If fewer axes were left, ONNX Runtime
+    would move the Pad in front of a Transpose.
+    """
+    shape = builder.type_of(tensor).shape
+    written = TensorType("float16", (*(min(size, 2) for size in shape[:-1]), min(shape[-1], values)))
+    ends = [after - before for before, after in zip(shape, written.shape, strict=True)]
+    pads = builder.constant([*[0] * len(shape), *ends])
+    return builder.operator("Pad", [tensor, pads], written), OverheadTerms(half_reads=1)
 
 
 def _pool_rows(builder: ModelBuilder, tensor: str, _: Layout) -> tuple[str, OverheadTerms]:
@@ -136,7 +145,12 @@ class AuxiliaryKind(StrEnum):
         member.layer = layer
         return member
 
-    AVGPOOL = "avgpool", AuxiliaryLayer("average pooling to one value per channel", _pool_channels, strided=pool)
+    AVGPOOL = (
+        "avgpool",
+        AuxiliaryLayer(
+            "average pooling to one value per channel", _pool_channels, strided=pool, of_halves=leading_values
+        ),
+    )
     ROWPOOL = (
         "rowpool",
         # Computed row by row, as the next layer in a network would be, so that the layer's result stays on chip.
@@ -186,10 +200,21 @@ def attach(
     """Append an auxiliary layer to a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
     if is_quantised_picture(read) and layout == "private":
-        is_pooled = kind.layer.device_memory and builder.opset >= INTEGER_POOLING
+        on_chip = kind.layer.device_memory
+        is_pooled = on_chip and builder.opset >= INTEGER_POOLING
         pixel = _pooled_pixel(builder, tensor) if is_pooled else _one_pixel(builder, tensor)
-        return dequantised(builder, pixel), OverheadTerms(auxiliaries=1, views=1)
+        terms = OverheadTerms(auxiliaries=1, views=1) if on_chip else OverheadTerms(byte_reads=1)
+        return dequantised(builder, pixel), terms
+    is_plain_half = read.dtype == "float16" and layout == "plain" and read.shape
+    if kind.layer.of_halves is not None and is_plain_half and builder.opset >= PADS_AS_INPUT:
+        return kind.layer.of_halves(builder, tensor)
     source, terms = _as_float(builder, tensor, layout)
+    if layout == "reordered":
+        last = builder.type_of(source).shape
+        written = TensorType(builder.type_of(source).dtype, (last[0], *last[2:], last[1]))
+        perm = (0, *range(2, len(last)), 1)
+        source, layout = builder.operator("Transpose", [source], written, perm=perm), "plain"
+        terms += OverheadTerms(views=1)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
     return result, terms + OverheadTerms(views=int(shaped != source)) + own

@@ -13,13 +13,13 @@ Each load and store also waits for that memory, which would be counted as c, so 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
-from harness.probe.auxiliary import AuxiliaryKind, attach_strided, slice_leading, unsqueezed
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.auxiliary import AuxiliaryKind, attach, attach_strided, leading_values, slice_leading, unsqueezed
+from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 from harness.probe.probe import Probe, finish
 
 CHANNELS = 3
@@ -39,12 +39,17 @@ BUSY_ROWS = (64, 128, BUSY_EDGE)
 BUSY_STRIDES = ((1, 2), (16, 8))
 """Of the window whose result is returned or not, and of the one after it. A device may skip a window of one."""
 _OPSET = 13
+_BYTES, _HALVES = TensorType("uint8", (1, 8, 2, 2)), TensorType("float16", (1, 8, 8))
+"""Small inputs, so that the operator in which a runtime converts one takes as long as any view."""
 
 
-def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Probe, ...]:
+def calibration_probes(
+    auxiliary: AuxiliaryKind, largest_bytes: int, others: Iterable[OverheadTerms] = ()
+) -> tuple[Probe, ...]:
     """Return null probes up to about `largest_bytes`, and at least to 200 kB.
 
-    `largest_bytes` is the largest input or output of the networks to be measured.
+    `largest_bytes` is the largest input or output of the networks to be measured, `others` are the terms of their
+    probes: only campaigns that read quantised pictures or half-precision tensors have null probes that do.
     """
     edges = [edge for edge in EDGES if edge <= ALWAYS_UP_TO_EDGE or CHANNELS * 4 * edge * edge <= 2 * largest_bytes]
     if auxiliary.layer.strided:
@@ -64,6 +69,11 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         probes += [_busy(rows, returned, auxiliary) for rows in BUSY_ROWS for returned in (False, True)]
     else:
         probes += [_side_by_side(MANY_INPUTS, auxiliary), *(_returned(count, auxiliary) for count in STACKS)]
+    counted = sum(others, NO_TERMS)
+    if counted.byte_reads:
+        probes += [_read_often(count, _BYTES, auxiliary) for count in (1, *STACKS)]
+    if counted.half_reads:
+        probes += [_read_often(count, _HALVES, auxiliary) for count in (1, *STACKS)]
     return tuple(probes)
 
 
@@ -110,6 +120,20 @@ def _returned(count: int, auxiliary: AuxiliaryKind) -> Probe:
         terms += added
     label = f"null {CHANNELS}x{EDGES[0]}x{EDGES[0]} returned {count} times"
     return _finish(label, builder, picture, results, terms, auxiliary)
+
+
+def _read_often(count: int, read: TensorType, auxiliary: AuxiliaryKind) -> Probe:
+    """Return a probe of one converted input and several auxiliary layers of its type, all different."""
+    builder = ModelBuilder(_OPSET)
+    source, results, terms = builder.input(read), [], OverheadTerms(views=1)
+    for at in range(count):
+        is_half = read.dtype == "float16"
+        result, added = (
+            leading_values(builder, source, 1 + at) if is_half else attach(builder, source, auxiliary, "private")
+        )
+        results.append(result)
+        terms += added
+    return finish("calibration", f"null {read} read {count} times", builder.build(results), terms, auxiliary)
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:

@@ -9,13 +9,14 @@ two runs, as the network does. There, two neighbouring windows are also measured
 border.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
-from harness.network.network import FLOATS, Network
-from harness.probe.auxiliary import AuxiliaryKind, attach_all, is_quantised_picture
+from harness.network.network import FLOATS, Network, Node
+from harness.network.operator_kinds import CONVOLUTIONS
+from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all, is_quantised_picture
 from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish, left_by
 from harness.probe.probe_plan import CutNetwork
@@ -26,6 +27,8 @@ FEWEST_WINDOWS = 3
 FEWEST_CHECKED = 6
 FEWEST_LAYERS = 6
 """Networks of fewer layers have none: their windows would be single layers."""
+_KEEPING_LAYOUTS = frozenset({"MatMul", "Gemm", "AveragePool", "GlobalAveragePool"})
+"""Operators of quantised networks past which a runtime moves no conversion of a layout."""
 
 
 def with_neighbours(
@@ -41,23 +44,24 @@ def with_neighbours(
         return cut
     count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
     bounds = _bounds(cut, count)
-    alone = [_window(cut, bounds[at], bounds[at + 1], auxiliary) for at in range(count)]
+    moved = _before_reorders(cut)
+
+    def window(start: int, stop: int) -> tuple[Probe, Probe]:
+        return _window(cut, bounds[start], bounds[stop], auxiliary, moved)
+
+    alone = [window(at, at + 1) for at in range(count)]
     has_borders = not cut.runs_warm(cache_bytes)
-    pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
-    checks = {
-        at: _window(cut, bounds[at], bounds[at + 3], auxiliary)
-        for at in range(0, count - 2, CHECKED)
-        if has_borders and count >= FEWEST_CHECKED
-    }
+    pairs = [window(at, at + 2) for at in range(count - 1 if has_borders else 0)]
+    checks = {at: window(at, at + 3) for at in range(0, count - 2, CHECKED) if has_borders and count >= FEWEST_CHECKED}
     digest = cut.network.sha256[:16]
     places = [(layer.key.digest, place_of(cut.network, cut.layers, at)) for at, layer in enumerate(cut.layers)]
     chains = []
-    for at, window in enumerate(alone):
+    for at, one in enumerate(alone):
         held = tuple(places[bounds[at] : bounds[at + 1]])
         meeting = _ids(pairs[at]) if at < len(pairs) else ("", "")
         check = _ids(checks[at]) if at in checks else ("", "")
-        chains.append(ChainProbes(held, digest, *_ids(window), *meeting, True, *check))
-    probes = {probe.id: probe for window in (*alone, *pairs, *checks.values()) for probe in window}
+        chains.append(ChainProbes(held, digest, *_ids(one), *meeting, True, *check))
+    probes = {probe.id: probe for one in (*alone, *pairs, *checks.values()) for probe in one}
     return replace(cut, chains=tuple(chains), windows=tuple(probes.values()))
 
 
@@ -89,8 +93,35 @@ def _ids(window: tuple[Probe, Probe]) -> tuple[str, str]:
     return window[0].id, window[1].id
 
 
-def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe]:
-    """Return the probe of producers, layers and auxiliary layers, and that of producers and auxiliary layers."""
+def _before_reorders(cut: CutNetwork) -> frozenset[str]:
+    """Return the quantised pictures in the plain layout in front of a convolution that takes the device's own."""
+    network = cut.network
+    reordered = {name for name in cut.blocked if is_quantised_picture(network.types[name])}
+
+    def takes_own(node: Node) -> bool:
+        name = node.outputs[0]
+        while network.types[name].dtype in FLOATS and len(readers := network.readers(name)) == 1:
+            name = readers[0].outputs[0]
+        return name in cut.blocked
+
+    for node in reversed(network.nodes):
+        moves = takes_own(node) if node.op in CONVOLUTIONS else node.op not in _KEEPING_LAYOUTS
+        if moves and not reordered.isdisjoint(node.results):
+            reordered.update(network.activations(node))
+    return frozenset(name for name in reordered - cut.blocked if is_quantised_picture(network.types[name]))
+
+
+def _window(
+    cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind, moved: Collection[str]
+) -> tuple[Probe, Probe]:
+    """Return the probe of producers, layers and auxiliary layers, and that of producers and auxiliary layers.
+
+    The auxiliary layers of `moved` tensors end in a conversion of their layout.
+    """
+
+    def layout_of(name: str) -> Layout:
+        return "reordered" if name in moved else cut.layout_of(name)
+
     network, layers = cut.network, cut.layers[start:stop]
     nodes = {node.index: node for layer in layers for node in layer.graph.nodes}
     inside = [nodes[index] for index in sorted(nodes)]
@@ -101,7 +132,7 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     builder, front = _in_front(network, producers)
     names = builder.subgraph(network, inside, front)
     behind, returned = left_by(network, left, nodes.keys(), auxiliary)
-    results, terms = attach_all(builder, ((names[name], cut.layout_of(name)) for name in behind), auxiliary)
+    results, terms = attach_all(builder, ((names[name], layout_of(name)) for name in behind), auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
     whole = finish("window", label, builder.build([*results, *(names[name] for name in returned)]), terms, auxiliary)
     layouts = cut.layouts_in_front(read, auxiliary)

@@ -16,6 +16,8 @@ class OverheadTerms:
     of a fixed small cost: a cast of one element, a reshape, an inserted dimension. `further_inputs` and
     `further_outputs` count the tensors that a run takes and returns beyond one of each, which c contains.
     `input_pairs` counts the pairs of inputs: a runtime may search for the name of each among all that it is given.
+    `byte_reads` and `half_reads` count the auxiliary layers of quantised pictures and of half-precision tensors, which
+    take several operators.
 
     A device with its own memory also moves data between that memory and its core, which belongs neither to a nor
     to b. `loaded_bytes` and `stored_bytes` are what a probe loads and stores while no computation hides it. `accesses`
@@ -41,6 +43,8 @@ class OverheadTerms:
     further_inputs: int = 0
     further_outputs: int = 0
     input_pairs: int = 0
+    byte_reads: int = 0
+    half_reads: int = 0
 
     @property
     def identity(self) -> str:
@@ -53,7 +57,9 @@ class OverheadTerms:
 
 NO_TERMS = OverheadTerms()
 TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))
-LATER_TERMS = ("further_inputs", "further_outputs", "input_pairs")
+ADDED_TERMS = ("byte_reads", "half_reads")
+"""The last terms, which tables of earlier versions lack."""
+LATER_TERMS = ("further_inputs", "further_outputs", "input_pairs", *ADDED_TERMS)
 """Terms that probe ids do not depend on."""
 
 

@@ -165,10 +165,10 @@ def plan_probes(
     ]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
-    calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
-    probes = {probe.id: probe for probe in (reference, *calibration)}
-    probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
-    probes.update((probe.id, probe) for cut in networks for probe in cut.windows)
+    planned = [*itertools.chain(*(plan.probes for plan in plans), *(cut.windows for cut in networks))]
+    nulls = calibration_probes(auxiliary, largest, (probe.terms for probe in planned))
+    calibration = tuple({probe.id: probe for probe in nulls}.values())
+    probes = {probe.id: probe for probe in (reference, *calibration, *planned)}
     chains = tuple(chain for cut in networks for chain in cut.chains)
     windows = (name for one in chains for name in (one.alone, one.alone_null, one.meeting, one.meeting_null) if name)
     weights = Counter((*windows, *(probe.id for probe in calibration)))  # the overhead is in every estimate

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harness.errors import IllConditionedDesign
-from harness.latency.overhead import COLUMNS, Overhead, row_of
+from harness.latency.overhead import COLUMNS, Overhead, complete, row_of
 from harness.latency.overhead_fit import fit_overhead
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import ADDED_TERMS, OverheadTerms
 
 TRUTH = {
     "runs": 1e-4,
@@ -35,6 +36,8 @@ TRUTH = {
     "further_inputs": 6e-7,
     "further_outputs": 3e-7,
     "input_pairs": 1e-8,
+    "byte_reads": 2e-6,
+    "half_reads": 3e-6,
 }
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4)
@@ -259,3 +262,17 @@ def test_the_overhead_of_a_row_is_its_sum_with_a_variance() -> None:
     assert value == pytest.approx(1000 * found.a.value + 200 * found.b.value + 2 * found.c.value)
     assert variance == pytest.approx(np.array(row) @ np.array(found.covariance) @ np.array(row), rel=1e-6)
     assert found.of(row_of(OverheadTerms(), runs=0)) == (0.0, 0.0)
+
+
+def test_a_fit_without_later_terms_reads_as_one_without_their_probes() -> None:
+    """Tables of earlier versions lack the last terms, which are zero; any other gap stays one."""
+    fit = fit_overhead(totals(design(), 1, 0.01))
+    known = len(COLUMNS) - len(ADDED_TERMS)
+    earlier = replace(
+        fit,
+        coefficients={name: fit.coefficients[name] for name in COLUMNS[:known]},
+        covariance=tuple(row[:known] for row in fit.covariance[:known]),
+    )
+    assert complete(earlier) == complete(fit) == fit
+    damaged = replace(earlier, covariance=earlier.covariance[:-1])
+    assert complete(damaged) == damaged

@@ -51,6 +51,8 @@ CASES = [
     Case("BatchNormalization", (_IMAGE, (6,), (6,), (6,), (6,)), 3, (5,), r"mean has shape \[5\]|[Mm]ismatch"),
     Case("InstanceNormalization", (_IMAGE, (6,), (6,)), 1, (8,), r"scale has shape \[8\]; it must have \[6\]"),
     Case("LayerNormalization", ((2, 6, 8), (8,), (8,)), 2, (6,), r"bias of shape \[6\] cannot be broadcast"),
+    Case("GroupNormalization", (_IMAGE, (2,), (2,)), 0, (1, 5, 8, 8), "5 .* 2 groups", {"num_groups": 2}, opset=18),
+    Case("GroupNormalization", (_IMAGE, (2,), (2,)), 1, (4,), r"must have \[2\]", {"num_groups": 2}, opset=20),
     Case("PRelu", (_IMAGE, (6, 1, 1)), 1, (6,), r"slope of shape \[6\] cannot be broadcast"),
     Case("LSTM", _LSTM, 1, (1, 12, 5), r"weights has shape .* must have \[1, 12, 4\]", {"hidden_size": 3}),
     Case("LSTM", _LSTM, 2, (1, 12, 4), "recurrence weights", {"hidden_size": 3}),
@@ -116,6 +118,14 @@ def test_indices_beyond_their_axis_are_refused() -> None:
     assert "exceed axis 1 of size 8" in why
     negative = {"at": np.array([[-5, 0]])}
     assert "exceed axis 0" in _refused([node("GatherElements", "x at", "y", axis=0)], {"x": (4, 8)}, negative)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"num_groups": "2"}])
+def test_an_operator_that_no_checker_reads_needs_its_groups(attributes: Mapping[str, Any]) -> None:
+    """ONNX's checker passes over the GroupNormalization of opset 18, and whether its channels have groups."""
+    nodes = [node("GroupNormalization", "x s s", "y", **attributes)]
+    why = _refused(nodes, {"x": _IMAGE}, {"s": np.ones(2, np.float32)}, 18)
+    assert "channels cannot be divided into 0 groups" in why
 
 
 def test_scattered_values_must_fit_their_indices() -> None:

@@ -1,13 +1,14 @@
 """Auxiliary layers and producers on tensors of every rank, type and opset."""
 
 import math
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from load_requests import request_of
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, load_model, numpy_helper
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
@@ -96,6 +97,27 @@ def test_few_values_of_a_tensor_of_many_channels_are_read(shape: tuple[int, ...]
     (output,) = run_on_onnxruntime(builder.build([result]))
     assert 0.9 * MOST_VALUES <= output.size <= MOST_VALUES
     assert terms.auxiliary_output_bytes == output.nbytes
+
+
+@pytest.mark.parametrize("shape", [(768, 12, 4, 4), (12, 197, 300), (64, 8)])
+@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("op", ["Reshape", "Transpose"])
+def test_few_values_of_half_precision_are_read(shape: tuple[int, ...], opset: int, op: str, tmp_path: Path) -> None:
+    """The auxiliary layer of half precision reads few values; the runtime rounds no others, and moves nothing."""
+    builder, kind = ModelBuilder(opset), TensorType("float16", shape)
+    written = builder.operator("Abs", [builder.input(kind)], kind)
+    if op == "Reshape":
+        moved = TensorType("float16", (shape[0] * shape[1], *shape[2:]))
+        written = builder.operator(op, [written, builder.constant(moved.shape)], moved)
+    else:
+        moved = TensorType("float16", (*shape[1:], shape[0]))
+        written = builder.operator(op, [written], moved, perm=[*range(1, len(shape)), 0])
+    result, terms = attach(builder, written, AuxiliaryKind.AVGPOOL, "plain")
+    model = builder.build([result])
+    (output,) = run_on_onnxruntime(model, path := str(tmp_path / "optimised.onnx"))
+    assert output.size <= MOST_VALUES and terms == OverheadTerms(half_reads=1)
+    ops = [node.op_type for node in load_model(path).graph.node]
+    assert ops.count("Cast") == 2 and ops.index(op) < ops.index("Pad")
 
 
 @pytest.mark.parametrize(

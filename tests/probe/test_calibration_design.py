@@ -1,5 +1,7 @@
 """The calibration probes have sizes that vary independently, so that a, b and c can be separated (S1.4)."""
 
+import tempfile
+
 import numpy as np
 import pytest
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
@@ -8,10 +10,11 @@ from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.overhead_fit import fit_overhead
 from harness.measure.summary import Measurement
-from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
+from harness.network.network import TensorType
+from harness.probe.auxiliary import AuxiliaryKind, Layout, auxiliary_for
 from harness.probe.calibration import BUSY_EDGE, calibration_probes
 from harness.probe.overhead_terms import LATER_TERMS, OverheadTerms
-from harness.probe.probe import Probe
+from harness.probe.probe import Probe, null_probe
 
 every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 every_size = pytest.mark.parametrize("largest", [0, 602_112, 4_000_000])
@@ -34,6 +37,8 @@ TRUE = {
     "further_inputs": 6e-7,
     "further_outputs": 3e-7,
     "input_pairs": 1e-8,
+    "byte_reads": 2e-6,
+    "half_reads": 3e-6,
 }
 MAX_CORRELATION = 0.9
 
@@ -51,6 +56,16 @@ def measured(probes: tuple[Probe, ...], noise: float = 0.0) -> list[tuple[Overhe
         seconds = total(probe.terms) * (1 + noise * random.standard_normal())
         found.append((probe.terms, Measurement(seconds, 0.002 * seconds, 0.004 * seconds, 30, 0, "cpu")))
     return found
+
+
+def optimised(probe: Probe) -> list[str]:
+    """Return the operators of a probe in ONNX Runtime's own graph."""
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/optimised.onnx"
+        run_on_onnxruntime(probe.model, path)
+        return [node.op_type for node in onnx.load_model(path).graph.node]
 
 
 @every_kind
@@ -76,7 +91,8 @@ def test_each_input_size_comes_with_several_output_sizes(kind: AuxiliaryKind, la
 @every_size
 def test_the_design_gives_the_true_coefficients_back(kind: AuxiliaryKind, largest: int) -> None:
     """On a device without noise, the regression finds the true a, b, c and cost of the auxiliary layer."""
-    overhead = fit_overhead(measured(calibration_probes(kind, largest)))
+    read = [] if kind.layer.device_memory else [OverheadTerms(byte_reads=3), OverheadTerms(half_reads=1)]
+    overhead = fit_overhead(measured(calibration_probes(kind, largest, read)))
     found = {name: overhead.coefficients[name].value for name in overhead.least_squares}
     assert found == pytest.approx({name: TRUE[name] for name in found}, rel=1e-3)
     beside_host = {"loaded_bytes", "stored_bytes", "accesses", "stacks", "stacked_rows", "last_bytes"}
@@ -109,6 +125,25 @@ def test_calibration_reaches_the_networks_at_hand(kind: AuxiliaryKind) -> None:
         assert max(probe.terms.input_bytes for probe in calibration_probes(kind, largest)) >= least
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_reads_of_several_operators_are_measured_where_a_campaign_has_them(dtype: str) -> None:
+    """Auxiliary layers of a quantised picture or a half-precision tensor have a term of their own.
+
+    Its null probes read one input several times, in operators that ONNX Runtime does not merge.
+    """
+    kind, tensor = AuxiliaryKind.AVGPOOL, TensorType(dtype, (1, 8, 6, 6))
+    layouts: list[Layout] = ["private" if dtype == "uint8" else "plain"]
+    planned = null_probe([tensor], ["abs"], kind, 17, "null", layouts=layouts)
+    others = {probe.id for probe in calibration_probes(kind, 0)}
+    reads = [probe for probe in calibration_probes(kind, 0, [planned.terms]) if probe.id not in others]
+    counts = [probe.terms.byte_reads + probe.terms.half_reads for probe in reads]
+    assert counts == [1, 2, 4, 8] == [probe.terms.further_outputs + 1 for probe in reads]
+    assert [probe.terms.auxiliaries for probe in (planned, *reads)] == [0] * 5
+    for probe, count in zip(reads, counts, strict=True):
+        ops = optimised(probe)
+        assert max(ops.count("QLinearConv"), ops.count("Pad")) == count
+
+
 @every_kind
 def test_calibration_probes_are_distinct_and_hold_no_layer(kind: AuxiliaryKind) -> None:
     """Null probes are distinct and consist of auxiliary layers, slices and views, all counted in their terms."""
@@ -133,15 +168,11 @@ def test_calibration_probes_run_on_onnxruntime(kind: AuxiliaryKind) -> None:
 
 
 @every_kind
-def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind) -> None:
     """ONNX Runtime does not merge the auxiliary layers of a stack, which would remove their fixed cost."""
-    import onnx
-
     for probe in calibration_probes(kind, 0):
         if probe.terms.auxiliaries > 1 and not probe.terms.stacks:
-            path = str(tmp_path_factory.mktemp("graph") / "optimised.onnx")
-            run_on_onnxruntime(probe.model, path)
-            ops = [node.op_type for node in onnx.load_model(path).graph.node]
+            ops = optimised(probe)
             assert len([op for op in ops if not op.startswith("Reorder")]) == probe.terms.auxiliaries
 
 

@@ -254,11 +254,12 @@ def per_channel(names: Sequence[str]) -> Rule:
 
 def group_normalization(operands: NodeOperands) -> Iterator[str]:
     """A GroupNormalization."""
-    read, groups = operands.shape(0), operands.number("num_groups", 1)
+    read, groups = operands.shape(0), operands.number("num_groups", 0)
     if read is None or len(read) < 2:
         return
-    if read[1] % groups:
+    if groups < 1 or read[1] % groups:
         yield f"Its {read[1]} channels cannot be divided into {groups} groups"
+        return
     size = read[1] if operands.opset >= _GROUP_SCALES_OF_CHANNELS else groups
     for place, what in ((1, "scale"), (2, "bias")):
         shape = operands.shape(place)
