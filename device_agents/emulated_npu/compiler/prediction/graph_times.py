@@ -63,6 +63,6 @@ class GraphPredictor:
         if self._known is None or self._known[0] is not graph:
             externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
             machines = dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0)))
-            all_machines = (*machines, self._machine)
-            self._known = graph, [Planner(graph, machine, self._options, externals) for machine in all_machines]
+            planners = [Planner(graph, machine, self._options, externals) for machine in machines]
+            self._known = graph, [*planners, planners[0].without_estimates()]
         return self._known[1]

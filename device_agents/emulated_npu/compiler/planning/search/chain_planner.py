@@ -94,7 +94,7 @@ class Planner:
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
-        self._candidates: dict[tuple[int, int], list[ChainCandidate]] = {}
+        self._candidates: dict[tuple[int, int, tuple[MemoryBudget, ...]], list[ChainCandidate]] = {}
 
     def within(self, halo_bytes: int) -> Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
@@ -102,8 +102,14 @@ class Planner:
             other = self._within[halo_bytes] = copy.copy(self)
             budgets = (replace(budget, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for budget in self._budgets)
             other._budgets, other._wider, other._known = tuple(budgets), self._known, {}
-            other._within, other._candidates = {}, {}
+            other._within = {}
         return self._within[halo_bytes].assuming(self._assumed)
+
+    def without_estimates(self) -> Planner:
+        """Return a planner that makes its own estimates; it shares the ways to run chains that others found."""
+        other = copy.copy(self)
+        other._known, other._wider, other._within = {}, {}, {}
+        return other
 
     def assuming(self, place: int) -> Planner:
         """Return a planner by another of ASSUMPTIONS; it shares all estimates."""
@@ -155,10 +161,11 @@ class Planner:
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
-        if (start, end) not in self._candidates:
-            self._candidates[start, end] = self._all_candidates(self._chains.chain(start, end))
+        key = start, end, self._budgets
+        if key not in self._candidates:
+            self._candidates[key] = self._all_candidates(self._chains.chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
-        candidates = (each for each in self._candidates[start, end] if assumption.trusting or not each.doubtful)
+        candidates = (each for each in self._candidates[key] if assumption.trusting or not each.doubtful)
         choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
         close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
