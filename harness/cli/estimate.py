@@ -86,7 +86,10 @@ def estimate(
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
         estimate_candidates(candidates, choice, reading, workspace, json=json)
         return
-    if not models or candidates != SpaceOptions():
+    if candidates != SpaceOptions():
+        step = "Give --space SUPER.onnx, or omit the options that `harness estimate -h` lists below it"
+        raise UsageError("Some options are only for search spaces", next_step=step)
+    if not models:
         step = "Name at least one network, or give --space with --candidates"
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.estimation.network_estimate import NetworkEstimates
