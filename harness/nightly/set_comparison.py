@@ -44,8 +44,7 @@ class ComparisonRules:
             (
                 one
                 for one in self.accepted
-                if (one.device, one.set, one.subject) == place
-                and one.covers(change.since, change.change, halfwidth)
+                if (one.device, one.set, one.subject) == place and one.covers(change.since, change.change, halfwidth)
             ),
             None,
         )

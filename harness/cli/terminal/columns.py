@@ -1,8 +1,9 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
 On a terminal, heads are stacked and sentences are folded at words; if that does not suffice, names are cut in the
-middle, where they differ least. Names of the first column that differ are shown different. Numbers are neither cut nor folded: a number without
-its end is a different number. Columns that do not fit are printed below the others, after the first column.
+middle, where they differ least. Names of the first column that differ are shown different. Numbers are neither cut nor
+folded: a number without its end is a different number. Columns that do not fit are printed below the others, after the
+first column.
 """
 
 from __future__ import annotations
