@@ -86,12 +86,9 @@ def estimate(
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
         estimate_candidates(candidates, choice, reading, workspace, json=json)
         return
-    if candidates != SpaceOptions():
-        step = "Give --space SUPER.onnx, or omit the options that `harness estimate -h` lists below it"
-        raise UsageError("Some options are only for search spaces", next_step=step)
-    if not models:
-        step = "Name at least one network, or give --space with --candidates"
-        raise UsageError("There is nothing to estimate", next_step=step)
+    if not models or candidates != SpaceOptions():
+        what = "Some options are only for search spaces" if models else "There is nothing to estimate"
+        raise UsageError(what, next_step="Name networks only, or give --space and --candidates instead")
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
 
