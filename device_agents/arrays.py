@@ -19,9 +19,9 @@ def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
     """Return the array that a spec describes.
 
     An array of a packed type has its bytes as ONNX stores them, of numpy's type `V1`. A spec has `dtype`, `shape`,
-    `seed` and `distribution`, one of normal (`scale`), uniform (`low`, `high`), integers (`low`, `high` exclusive)
-    and constant (`low`). Long arrays repeat a block of random numbers, and all normal arrays share one block, in
-    which the seed is the place of their first number: both shorten loading and leave the latency unchanged.
+    `seed` and `distribution`, one of normal (`scale`), uniform (`low`, `high`), integers (`low`, `high` exclusive) and
+    constant (`low`). Long arrays repeat a block of random numbers. All normal arrays share one block, in which the seed
+    is the place of their first number. Both shorten loading and leave the latency unchanged.
     """
     shape: Tuple[int, ...] = tuple(int(size) for size in spec["shape"])
     count = int(np.prod(shape, dtype=np.int64))

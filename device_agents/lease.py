@@ -9,8 +9,8 @@ time.
 
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 
-Every user may write to the file, so its token counts only if it is at most an hour ahead of the wall clock: tokens
-begin with the time and grow by one. The next lease replaces any other one. The copy belongs to one user and always
+Every user may write to the file. Tokens begin with the time and grow by one, so the file's token counts only if it is
+at most an hour ahead of the wall clock. The next lease replaces any other one. The copy belongs to one user and always
 counts, so the tokens of each user grow, whatever others write and however the clock is set.
 
 A lock on a file that is no longer in the folder has no effect: the file is compared with that in the folder after

@@ -58,7 +58,7 @@ class LoadReport:
     `compile_s` is None where the runtime is not asked; it contains neither weights nor the first runs. `first_run_s` is
     the wall time of the first run. `on_cpu` names nodes of the sent model that the device was to run, as far as the
     runtime keeps their names. The others are the resident set of the process that holds the runtime: before, after
-    loading and the first run, and the largest one meanwhile; None where the device does not report them.
+    loading and the first run, and at most meanwhile. They are None if the device does not report them.
     """
 
     compile_s: Optional[float] = None

@@ -20,8 +20,8 @@ _TICK_NS = 20_000_000
 def code_version(*packages: str) -> str:
     """Return a text that changes with the code of these packages, which are imported from files.
 
-    It is empty if there is no cache, or if a file changed after this process loaded the program: the process may run
-    the code of before, or parts of both, and nothing that it computes belongs into the cache.
+    It is empty if there is no cache, or if a file changed after this process loaded the program. Such a process may run
+    the earlier code, or parts of both, and nothing that it computes belongs into the cache.
     """
     if not folder():
         return ""

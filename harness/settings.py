@@ -23,8 +23,8 @@ DEFAULT_DEVICE = "cpu01"
 SLOWDOWN_THRESHOLD = 0.01
 """The smallest relative change of a latency that counts as slower or faster."""
 MOST_DRIFT = 0.5
-"""The largest drift of the reference probe in a campaign that enters a table: twice what a processor's golden probe may
-be off, so that only a change of the device's state exceeds it, and no interval would cover what it does to layers."""
+"""The largest drift of the reference probe in a campaign that enters a table. It is twice what a processor's golden
+probe may be off: only a change of the device's state exceeds it, whose effect on layers no interval would cover."""
 VALIDATION_PROCESSES = 5
 """The most processes in which `harness validate` measures a network."""
 NIGHT_STARTS_AT = "02:30"

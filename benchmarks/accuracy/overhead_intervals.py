@@ -18,7 +18,8 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
 from harness.latency.drift import SLOW_DRIFT
-from harness.latency.overhead import Overhead, fit_overhead, levelled_nulls
+from harness.latency.overhead import Overhead
+from harness.latency.overhead_fit import fit_overhead, levelled_nulls
 from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise

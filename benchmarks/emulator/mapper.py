@@ -142,8 +142,8 @@ def bounds_cycles(compiled: Compiled) -> tuple[float, float]:
 def _unit_cycles(layer: HardwareLayer, macs: int, machine: Machine) -> float:
     """Return the cycles that a layer at least takes on its unit.
 
-    For each of its pixels, in a cycle a column adds products for one output, which needs no more rows than it has
-    products, and a row feeds one input to columns, no more of them than outputs need it.
+    In a cycle, for each of its pixels, a column adds products for one output, and a row feeds one input to columns. So
+    an output uses at most as many rows as it has products, and an input as many columns as outputs need it.
     """
     if layer.function is Function.GATHER:
         return 0.0

@@ -2,9 +2,9 @@
 
     python -m benchmarks.emulator.odd_dft
 
-Prints a table in Markdown by kernel size, channels (as many outputs as inputs) and size of the map: event-driven cycles
-of a single layer, the block length, the choice, and how much slower it is than the better of the two. Exits with 1 if a
-choice is more than 5 % slower.
+Prints a table in Markdown by kernel size, channels (as many outputs as inputs) and size of the map. It has event-driven
+cycles of a single layer, the block length, the choice, and how much slower it is than the better of the two. Exits with
+1 if a choice is more than 5 % slower.
 """
 
 import itertools

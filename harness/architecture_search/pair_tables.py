@@ -1,6 +1,6 @@
 """Variances of candidates: a quadratic form of counts, as lookups by pairs of blocks of positions.
 
-The counts of a candidate are the sum of the counts u of its blocks, so its variance is the sum of `u Q u` over blocks
+The counts of a candidate are the sum of the counts u of its blocks. So its variance is the sum of `u Q u` over blocks
 and of `2 u Q v` over pairs of blocks. Each term depends on two numbers only and is computed once. Nothing is
 approximated: the covariance Q may be any.
 """

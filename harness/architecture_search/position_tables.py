@@ -1,7 +1,7 @@
 """Terms of each position by the choices that they depend on, found from networks of candidates.
 
-The layers of a position and their costs depend on its own choice and on those of its neighbours: operators are
-fused across the border of two blocks, devices chain layers, tables list layers in their neighbourhoods. How far this
+The layers of a position and their costs depend on its own choice and on those of its neighbours. Operators are fused
+across the border of two blocks, devices chain layers, and tables list layers in their neighbourhoods. How far this
 reaches is found by changing one choice at a time. Each position then has the smallest window of positions that explains
 all networks seen. Random candidates check it; where a check fails, the window grows.
 """

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness.architecture_search.block_codes import BlockCodes, Choices, PositionBlock, grouped, widened
+from harness.architecture_search.block_codes import Choices
+from harness.architecture_search.candidate_weights import WeightTables
 from harness.architecture_search.layer_terms import ErrorSources, Terms
+from harness.architecture_search.loaded_ahead import LoadedAhead
 from harness.architecture_search.neighbourhood_windows import windows_of_neighbours
 from harness.architecture_search.pair_tables import PairTables
 from harness.architecture_search.position_tables import Candidate, PositionTable, WindowSearch
 from harness.architecture_search.search_space import SearchSpace
+from harness.architecture_search.sum_tables import SumTables
 from harness.arguments import checked, instance
-from harness.array_types import Floats, Ints
-from harness.errors import UnsupportedNetwork, UsageError
+from harness.array_types import Floats
+from harness.errors import UsageError
 from harness.estimation.layer_estimates import MOSTLY, LookedUp, look_up, mixture
 from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.core_caches import HELD_CACHES, cold_shares
 from harness.measure.noise.interruptions import lengthening
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedLayer, keyed
-from harness.predictor.roofline.weight_loads import WeightLoads
 from harness.probe.overhead_terms import transfers
 from harness.workspace import AnyWorkspace
 
 CHUNK = 1 << 13
 """Candidates per batch of computation: their arrays stay in a core's cache."""
 _FIELD_BITS = 16
-_TOGETHER = 1 << 11
-"""Candidates that are walked together."""
-_CHECKS = 16
-_MOST_CODES = 1 << 14
-"""Combinations of a block: its table of 128 KiB stays in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -254,147 +250,3 @@ def _tables(space: SearchSpace, table: Lut, is_warm: bool) -> SpaceTables:
 
 def _packed(terms: Terms) -> int:
     return sum(count << (_FIELD_BITS * at) for at, count in enumerate(terms.coverage))
-
-
-@dataclass(frozen=True)
-class LoadedAhead:
-    """The layers of each position by its number in `codes`, (layers, numbers), and the loads of all layers.
-
-    `layers` are numbers of `loads`, whose last layer takes the place of missing ones. `predicted_s` are the latencies
-    of predicted layers, 0 for others.
-    """
-
-    codes: BlockCodes
-    layers: tuple[Ints, ...]
-    predicted_s: tuple[Floats, ...]
-    loads: WeightLoads
-    ahead_bytes: int
-
-    @classmethod
-    def of(
-        cls, tables: Sequence[PositionTable], sizes: Sequence[int], loads: WeightLoads, ahead_bytes: int
-    ) -> LoadedAhead:
-        """Make the tables from those of the positions, whose terms number the layers of `loads`."""
-        blocks = tuple(PositionBlock((at, at + 1), table.window) for at, table in enumerate(tables))
-        held = [_layers(table, (len(loads.loads_s), 0.0)) for table in tables]
-        layers = tuple(np.ascontiguousarray(one[..., 0].T, np.int64) for one in held)
-        predicted_s = tuple(np.ascontiguousarray(one[..., 1].T) for one in held)
-        return cls(BlockCodes(tuple(sizes), blocks), layers, predicted_s, loads.with_idle_layer(), ahead_bytes)
-
-    def saved_s(self, choices: Choices) -> Floats:
-        """Return the seconds that each candidate saves."""
-        parts = range(0, max(1, choices.shape[1]), _TOGETHER)
-        return np.concatenate([self._saved_s(choices[:, at : at + _TOGETHER]) for at in parts])
-
-    def _saved_s(self, choices: Choices) -> Floats:
-        codes = self.codes.of(choices)
-        order = np.concatenate([one.take(at, axis=1) for one, at in zip(self.layers, codes, strict=True)])
-        predicted_s = np.concatenate([one.take(at, axis=1) for one, at in zip(self.predicted_s, codes, strict=True)])
-        saved: Floats = ((1.0 - self.loads.left(self.ahead_bytes, order)) * predicted_s).sum(axis=0)
-        return saved
-
-
-def _layers(table: PositionTable, missing: tuple[int, float]) -> Floats:
-    """Return number and predicted latency of the layers of each combination, (combinations, layers, 2)."""
-    most = max(len(terms.loads) for terms in table.terms)
-    held = [(*terms.loads, *[missing] * (most - len(terms.loads))) for terms in table.terms]
-    return np.array(held, float).reshape(len(held), most, 2)[table.kinds.ravel()]
-
-
-@dataclass(frozen=True)
-class WeightTables:
-    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice; and the cache of a core.
-
-    If `in_part`, networks are between warm and cold, as the table says. Workers of a cluster receive this object, so it
-    holds no table.
-    """
-
-    common_bytes: int
-    choices_bytes: tuple[NDArray[np.int64], ...]
-    cache_bytes: int
-    in_part: bool
-
-    @classmethod
-    def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
-        """Return the tables; None where nothing is predicted, or latencies do not depend on caches.
-
-        Raises UnsupportedNetwork if positions share weights that may not fit, so that their sizes do not add up.
-        """
-        if table.loaded_predictor is None or table.cache_bytes is None:
-            return None
-        base = [0] * len(space.sizes)
-        common = _bytes(space, base)
-        choices = tuple(
-            np.array([_bytes(space, [*base[:at], one, *base[at + 1 :]]) - common for one in range(size)], np.int64)
-            for at, size in enumerate(space.sizes)
-        )
-        found = cls(common, choices, table.cache_bytes, table.has_warm_layers)
-        if common + sum(int(np.max(one)) for one in choices) > HELD_CACHES * table.cache_bytes:
-            found._check(space)
-        return found
-
-    def cold_shares(self, choices: Choices, warm_s: Floats) -> Floats:
-        """Return the share of its weights that each candidate does not find in the caches."""
-        return cold_shares(self._total(choices), warm_s, self.cache_bytes, in_part=self.in_part)
-
-    def _total(self, choices: Choices) -> NDArray[np.int64]:
-        total = np.full(choices.shape[1], self.common_bytes, np.int64)
-        for held, row in zip(self.choices_bytes, choices, strict=True):
-            total += held[row]
-        return total
-
-    def _check(self, space: SearchSpace) -> None:
-        random = np.random.default_rng(0)
-        drawn = random.integers(0, space.sizes, (_CHECKS, len(space.sizes)))
-        totals = self._total(np.asarray(drawn.T, np.uint8)).tolist()
-        if totals != [_bytes(space, row) for row in drawn.tolist()]:
-            step = "Give each position separate weights"
-            raise UnsupportedNetwork(f"Positions of {space.name} share weights", next_step=step)
-
-
-def _bytes(space: SearchSpace, candidate: Sequence[int]) -> int:
-    network = space.network_of(candidate)
-    return network.constant_bytes(network.nodes)
-
-
-@dataclass(frozen=True)
-class SumTables:
-    """One table for each block, with the sum of its positions by the number of the block."""
-
-    codes: BlockCodes
-    tables: tuple[NDArray[np.generic], ...]
-
-    @classmethod
-    def of(
-        cls,
-        tables: Sequence[PositionTable],
-        sizes: Sequence[int],
-        value: Callable[[Terms], float],
-        dtype: type[np.generic] = np.float64,
-    ) -> SumTables:
-        """Make the tables of a value of terms."""
-        codes = BlockCodes(tuple(sizes), grouped(tables, sizes, _MOST_CODES))
-        values = [np.array([value(terms) for terms in table.terms], dtype) for table in tables]
-        return cls(codes, tuple(_summed(codes, block, tables, values, dtype) for block in codes.blocks))
-
-    def sums(self, choices: Choices) -> NDArray[np.generic]:
-        """Return the sum of each candidate."""
-        first, *rest = self.codes.of(choices)
-        total: NDArray[Any] = self.tables[0].take(first, mode="clip")
-        found = np.empty_like(total)
-        for table, codes in zip(self.tables[1:], rest, strict=True):
-            total += table.take(codes, mode="clip", out=found)
-        return total
-
-
-def _summed(
-    codes: BlockCodes,
-    block: PositionBlock,
-    tables: Sequence[PositionTable],
-    values: Sequence[NDArray[np.generic]],
-    dtype: type[np.generic],
-) -> NDArray[np.generic]:
-    found = np.zeros(codes.sizes[slice(*block.window)], dtype)
-    for at in range(*block.members):
-        found += widened(values[at][tables[at].kinds], tables[at].window, block.window)
-    return found.ravel()

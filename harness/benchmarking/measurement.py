@@ -142,9 +142,9 @@ def benchmark(call: BenchmarkCall) -> Benchmark:
     """Measure whole networks on a device without a table: percentiles, throughput, load time, memory and energy.
 
     Each network is measured with each of `batches` and each number of `threads`, `runs` times in each of `processes`
-    new processes; None keeps the batch of the file and the threads of the inventory. One to four untimed runs
-    precede every 20 timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if
-    none is left, the refusal is raised.
+    new processes. None keeps the batch of the file and the threads of the inventory. One to four untimed runs precede
+    every 20 timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if none is
+    left, the refusal is raised.
     """
     references, workspace, observe = model_references(call.models), as_workspace(call.workspace), call.observe
     if not references:

@@ -284,8 +284,8 @@ class PredictedLayer:
 def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
     """Return the predictions for layers that can be predicted, by key digest and context.
 
-    In a table of mostly warm layers, one without weights that reads or writes bytes counts as warm in any case, because
-    maps of bytes stay in the caches of networks whose weights do not.
+    In a table of mostly warm layers, a layer without weights that reads or writes bytes always counts as warm: maps of
+    bytes stay in the caches even of networks whose weights do not.
     """
     if not layers or (predictor := table.loaded_predictor) is None:  # it is loaded only for layers that need it
         return {}

@@ -92,8 +92,8 @@ def profile_devices(
 ) -> Iterator[ProfileOutcome]:
     """Yield the outcomes of requests for several devices, measured side by side.
 
-    A busy device is waited for up to `wait_s` seconds: by default not at all if the request is the only one, which
-    runs in the calling thread, and five minutes if there are several.
+    A busy device is waited for up to `wait_s` seconds. By default that is five minutes for several requests, and no
+    time for a single one, which runs in the calling thread.
     """
     if len(requests) == 1:
         wait = _patience(wait_s or 0.0)

@@ -2,7 +2,8 @@
 
 ::
 
-    null probes -> overhead.fit_overhead -> Overhead: a, b, c and the terms of auxiliary layers
+    null probes -> overhead_fit.fit_overhead -> Overhead: a, b, c and the terms of auxiliary layers
+        plain_overhead.fit_plain_overhead is the literal fit of S1.4, of a, b and c alone
     all probes  -> estimators.estimate_layers, with the Overhead -> a Latency for each layer in its context
         method joint          joint.fit_joint: the overhead is an unknown of one system with all layers
         method chain          layer_latency.slope: copies of a layer, without overhead

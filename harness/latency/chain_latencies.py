@@ -2,8 +2,8 @@
 
 The time of a network is the sum of its chains, of the boundary terms between neighbours, and of the excesses of long
 windows. Each boundary term and excess is charged to the chains of its window, so that the latencies of chains add up to
-networks. A saving is charged to the chain whose work it hides, any other boundary term and each excess to all chains of
-its window in proportion to their own times, with an error for the choice.
+networks. A saving is charged to the chain whose work it hides. Other boundary terms and excesses are charged to all
+chains of their window in proportion to their own times, with an error for this choice.
 """
 
 import itertools

@@ -8,8 +8,8 @@ A chain keeps two queues busy: one computes, the other moves tensors over the ch
     weights = large_rate * bytes of weights, at most a * context
 
 Small borders fit into a cache; large ones are read from the same memory as weights. In its context a layer's borders
-are on chip and its weights are not, so the context's time includes the weights. a, both rates, p, and the size from
-which borders are large are fitted to all chains of a campaign. A chain's time is the sum of its layers' parts.
+are on chip and its weights are not, so the context's time includes the weights. The constants a and p, both rates, and
+the size of large borders are fitted to all chains of a campaign. A chain's time is the sum of its layers' parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,8 +146,8 @@ class _QueueTimes:
 def fractions_of(layers: ChainLayers, chains_s: Floats, stderr_s: Floats) -> ChainFractions:
     """Fit the queues to chains of `chains_s` seconds, and divide each chain among its layers.
 
-    A layer's standard error has two sources: the chains' residuals beyond their own errors, divided among the layers,
-    and the difference between its fractions of the two queues where neither queue dominates.
+    A layer's standard error has two sources. One is the chains' residuals beyond their own errors, divided among the
+    layers; the other the difference between its fractions of the two queues where neither dominates.
     """
     relative = stderr_s / chains_s
     found = min((_fit(layers, size, chains_s, relative) for size in _sizes(layers)), key=lambda fit: fit[0])

@@ -1,7 +1,7 @@
 """Drift of a device's speed: the error that all totals of a calibration share.
 
-A factor common to all latencies shows in no scatter about a fit: a calibration that takes seconds, on a host whose
-speed changes over minutes, is off by one factor throughout. It has two parts:
+The speed of a host changes over minutes, and a calibration takes seconds. So all its latencies are off by one common
+factor, which no scatter about a fit shows. It has two parts:
 
 - drift between the rounds of a calibration is visible, and is removed from the samples (`level_factors`);
 - slower drift is not visible, and an interval can only allow for it (`SLOW_DRIFT`).

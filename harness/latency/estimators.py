@@ -45,7 +45,7 @@ class LayerLatencies:
     """Latencies by place, their covariance in s² in the same order, and the estimators that disagree.
 
     Where the device reports chains, places with a neighbourhood hold the layer's share of the chain that it runs in.
-    `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods;
+    `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods.
     `sum_error` is the relative error of sums beyond that of their layers, `network_errors` that of single networks.
     """
 

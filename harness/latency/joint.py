@@ -60,12 +60,11 @@ class JointFit:
     """Layer latencies of one campaign.
 
     `covariance` in s² has the order of `places`. `shares` are the layers' parts of their chains, none where the device
-    reports no chains. `network_errors` are the relative errors of the sums of networks beyond the errors of their
-    layers, as windows show them, by network; `sum_error` is that of other sums: the root of the mean square of these
-    networks without what borders of windows add, or the scatter of null probes about the overhead model if that is
-    larger. `repeated` is each layer after a copy of itself. `scale` is the robust spread of residuals in standard
-    errors over the `redundant` equations, 1 where the additive model holds; `condition` is the system's condition
-    number.
+    reports no chains. `network_errors` are, by network, the relative errors of sums beyond the errors of their layers,
+    as windows show them. `sum_error` is that of any other sum: the root mean square of these networks without what
+    borders of windows add, or the scatter of null probes about the overhead model if that is larger. `repeated` is each
+    layer after a copy of itself. `scale` is the robust spread of residuals in standard errors over the `redundant`
+    equations, 1 where the additive model holds; `condition` is the system's condition number.
     """
 
     places: tuple[Place, ...]

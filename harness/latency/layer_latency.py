@@ -38,10 +38,10 @@ _NORMAL = NormalDist()
 class CampaignData:
     """The measurements of a campaign: its layers and chains; role, terms, visit policy and summary by probe.
 
-    `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
-    whose latency depends on what else is in the batch. Others are not in it. `slowdown` is what slow phases of the
-    machine added to all runs on average, as a fraction; `slow_share` is the share of runs in these phases.
-    `interruptions` is what interruptions add to long runs, as a fraction.
+    If the latency of a probe depends on what else is in its batch, `batches` has its summary in each, by probe and
+    number of the batch. Others are not in it. `slowdown` is what slow phases of the machine added to all runs on
+    average, as a fraction; `slow_share` is the share of runs in these phases. `interruptions` is what interruptions add
+    to long runs, as a fraction.
     """
 
     layers: Sequence[LayerProbes]

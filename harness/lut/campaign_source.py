@@ -12,7 +12,9 @@ from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import LatencyMethod
-from harness.latency.overhead import Overhead, fit_overhead, fit_plain_overhead, levelled_nulls
+from harness.latency.overhead import Overhead
+from harness.latency.overhead_fit import fit_overhead, levelled_nulls
+from harness.latency.plain_overhead import fit_plain_overhead
 from harness.lut.error_correlations import MAX_CORRELATED
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign

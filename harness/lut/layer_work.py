@@ -86,8 +86,8 @@ class LayerWork:
 
     Bytes are of inputs, weights and outputs, each counted once and in its own type.
 
-    `bound` is None where that is not known: the table has too few layers, no work takes most of the latency, two take
-    about equally long, or the layer multiplies nothing, so that arithmetic and bytes grow alike.
+    `bound` is None where it is not known: the table has too few layers, no work takes most of the latency, or two take
+    about equally long. It is also None if the layer multiplies nothing, because its arithmetic and bytes grow alike.
     """
 
     macs: int | None

@@ -42,8 +42,8 @@ def learn_predictor(
 def training_examples(entries: Sequence[Entry], chains: Sequence[ChainRow] = ()) -> Iterator[TrainingExample]:
     """Yield layers as networks run them: in a neighbourhood where the table has one, else in context.
 
-    In `chains`, that is true of data movement alone: a product's part of its chain is mostly due to its neighbours, to
-    what they load and store and to how long they hide loads, so products in context are learnt.
+    In `chains`, only data movement is learnt in its neighbourhood. A product's part of its chain depends mostly on what
+    its neighbours load, store and hide, so products are learnt in context.
     """
     near = {entry.key for entry in entries if "@" in entry.context}
     chained = {row.key for row in chains}

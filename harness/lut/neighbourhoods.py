@@ -3,8 +3,8 @@
 The latency of a layer in a chain depends on its traffic with external memory: the bytes that it reads from other chains
 and writes for them. Layers of equal key with equal traffic have one *class* of neighbourhood: chained to the
 predecessor, to the successor, to both, or to neither. The latency in an unknown neighbourhood is the mean over the
-known ones of its class. If no known one is of its class, it is that of the class with the most similar traffic, plus
-the time of the difference in bytes: two rates, fitted by least squares to the keys that the table has in several
+known ones of its class. If none is of its class, it is that of the class with the most similar traffic, plus the time
+of the difference in bytes. The two rates for this are fitted by least squares to the keys that the table has in several
 classes, if there are enough of them. The probe of a single layer has its neighbours on chip: it represents a layer
 chained on both sides, if no network has such a layer. The spread between known neighbourhoods is the standard error.
 """

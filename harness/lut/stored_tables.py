@@ -72,8 +72,8 @@ def list_tables(workspace: Workspace, device: str | None = None) -> tuple[Stored
 def plan_pruning(workspace: Workspace, keep: int, device: str | None = None) -> Pruning:
     """Return which tables to remove so that the `keep` newest of each device, method, batch and threads stay.
 
-    The default of a device stays, so does a table whose manifest cannot be read, and one that a file of the workspace
-    names: a report, the results of nights that later nights are compared with, or a settings file.
+    These stay: the default of a device, a table whose manifest cannot be read, and one that a file of the workspace
+    names. Such a file is a report, the results of nights that later nights are compared with, or a settings file.
     """
     groups: defaultdict[tuple[str, str, Variant], list[StoredTable]] = defaultdict(list)
     tables = [one for one in list_tables(workspace, device) if not one.is_published]

@@ -83,15 +83,15 @@ class Lut:
     """A published table; `path` is its folder.
 
     `overhead` is what the method subtracts; `other_overhead` is the fit of the other model to the same null probes,
-    None where there is none. `repeatability` is the relative spread of a latency from process to process, and `machine`
-    the verdict on the machine while it measured, empty where nothing is known of it; `reference_s` is the latency of
-    the reference probe then, None where it was not measured. `correlations` are those of the entries' errors,
-    packed by `harness.lut.error_correlations`. `predictor` holds the predictor for unmeasured layers, or nothing.
-    `chains` are those of the table's networks, none where the device reports no chains. `additivity` is the robust
-    spread in standard errors that the additive model leaves unexplained, None where the method does not estimate it.
-    `sum_error` is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those
-    of the networks in which it was measured, by the beginning of their files' hashes. `interruptions` is what
-    interruptions of the machine add to long networks, as a fraction.
+    None where there is none. `repeatability` is the relative spread of a latency from process to process. `machine` is
+    the verdict on the machine while it measured, empty if there is none. `reference_s` is the latency of the reference
+    probe then, None if it was not measured. `correlations` are those of the entries' errors, packed by
+    `harness.lut.error_correlations`. `predictor` holds the predictor for unmeasured layers, or nothing. `chains` are
+    those of the table's networks, none where the device reports no chains. `additivity` is the robust spread in
+    standard errors that the additive model leaves unexplained, None where the method does not estimate it. `sum_error`
+    is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those of the
+    networks in which it was measured, by the beginning of their files' hashes. `interruptions` is what interruptions of
+    the machine add to long networks, as a fraction.
     """
 
     path: Path

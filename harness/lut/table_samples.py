@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from harness.errors import DamagedFileWarning, JournalError
-from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, levelled_nulls, row_of
+from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, row_of
+from harness.latency.overhead_fit import levelled_nulls
 from harness.lut.table import Lut
 from harness.lut.table_choice import is_published
 from harness.measure.journal.reader import JournalReader

@@ -12,8 +12,8 @@ from harness.text import whole_number
 
 DEFAULT_BYTES = 512 << 10
 HELD_CACHES = 12
-"""Size of the weights, as a multiple of a core's cache, that the next cache holds: perceptrons of 7 MB read theirs as
-fast as small ones, those of 25 MB as slowly as from memory, on a host with 32 MB for all its tenants."""
+"""Size of the weights that the next cache holds, as a multiple of a core's cache. On a host with 32 MB for all its
+tenants, perceptrons of 7 MB read their weights as fast as small ones, those of 25 MB as slowly as from memory."""
 KEPT_S = 5e-3
 """Time after which other tenants have replaced most of what the next cache held."""
 MOST_CACHES = 16

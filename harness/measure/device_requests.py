@@ -28,8 +28,8 @@ REQUEST_S = 30.0
 ROUNDS_REQUEST_S = 2.0
 """Device time of the rounds outside pools in one request: each request ends with a commit and a report."""
 SETTLING_S, MOST_UNTIMED = 40e-6, 4
-"""Time of the untimed runs of a warm visit, and their largest number. Behind another probe, one of 10 µs takes 10, 3, 2
-and 1 % longer in its second to fifth run than in its twentieth; the probe of a layer by more than its null probe."""
+"""Time of the untimed runs of a warm visit, and their largest number. After another probe, one of 10 µs takes 10, 3, 2
+and 1 % longer in its second to fifth run than in its twentieth. A layer's probe loses more than its null probe."""
 _UNKNOWN_S = 1.0
 _OVERHEAD_S = 1.0
 """Expected time of a run while none is known, and time of a request that does not count as slowness."""

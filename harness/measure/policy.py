@@ -17,8 +17,8 @@ NEGLIGIBLE_SHARE = 0.01
 PASSES, KEPT_PASSES = 3, 6
 """Passes over all batches of a device that loads its probes for each, and of one that holds all of them.
 
-Slow phases of a machine last up to seconds, and one pass visits most batches for less than a tenth of a second: a batch
-that all passes meet in slow phases has no latency of a quiet machine.
+Slow phases of a machine last up to seconds, and one pass visits most batches for less than a tenth of a second. If all
+passes meet a batch in slow phases, it has no latency of a quiet machine.
 """
 FEWEST_MORE = 4
 FEWEST_ROUNDS = 3
@@ -33,11 +33,11 @@ BUDGET_FACTOR = 10.0
 class RepeatPolicy:
     """The number of rounds, each with one visit per probe (S1.6).
 
-    With `runs`, every probe gets exactly that many samples. Otherwise every probe is visited in `min_rounds` rounds,
-    and batches then continue, for at most `max_rounds`, until the 95 % interval of every probe that enters an estimate
-    is within `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time, as the
-    device reports it, and `wall_s` the time on the clock of the host, for all that a job does on the device; see
-    `limit_s` for the default, which is that of each campaign.
+    With `runs`, every probe gets exactly that many samples. Otherwise every probe is visited in `min_rounds` rounds.
+    Batches then continue, for at most `max_rounds`, until each probe that enters an estimate has a 95 % interval within
+    `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time, as the device
+    reports it. `wall_s` bounds the time on the clock of the host, for all that a job does on the device; each campaign
+    has the default of `limit_s`.
     """
 
     runs: int | None = None

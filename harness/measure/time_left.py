@@ -1,9 +1,9 @@
 """The remaining time of a command, from its own progress and from earlier runs of the same command.
 
-A command reports phases. An earlier run predicts how long each takes, in proportion to its effort, and the whole
-command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
-more, the more of them are done. The cache keeps the newest runs by the name of a command; as long as they are few, one
-that is part of the package counts as well.
+A command reports phases. An earlier run predicts how long each phase takes, in proportion to its effort. The whole
+command is corrected by its pace: how much longer than the earlier run it took so far. The steps of the present phase
+count the more, the more of them are done. The cache keeps the newest runs by the name of a command; as long as they are
+few, one that is part of the package counts as well.
 """
 
 from __future__ import annotations

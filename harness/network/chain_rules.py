@@ -1,9 +1,9 @@
 """Rules by which a device chains neighbouring layers on chip, counted from the networks in which it reported them.
 
 Whether a layer continues the chain of the layer before it depends on both, on what precedes and follows them, and on
-the room on chip. The longest pattern of neighbouring layers that was seen decides. Where even the two layers were never
-seen together, the most similar sizes decide, among pairs of the same operators if there are any: sizes represent
-the capacity of the memories on chip, which no device states.
+the room on chip. The longest pattern of neighbouring layers that was seen decides. If even the two layers were never
+seen together, the most similar sizes decide, among pairs of the same operators if there are any. Sizes represent the
+capacity of the memories on chip, which no device states.
 """
 
 from collections import Counter, defaultdict

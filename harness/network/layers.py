@@ -28,9 +28,9 @@ class Layer:
 def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
     """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a separate layer.
 
-    Every node of `network.nodes` is in exactly one layer, except nodes that do not depend on the network's inputs: they
-    are in each layer that reads their results, and in a layer of their own if the network returns these. The layers are
-    those of the network `as_executed`.
+    Every node of `network.nodes` is in exactly one layer, except nodes that do not depend on the network's inputs.
+    These are in each layer that reads their results, and in a layer of their own if the network returns the results.
+    The layers are those of the network `as_executed`.
     """
     network = as_executed(network, rules)
     groups = match_all(network, rules)

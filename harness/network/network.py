@@ -208,9 +208,9 @@ class Network:
         """The tensors that convolutions and pools write, directly or through operators that keep their layout.
 
         Runtimes store those of four axes in blocks of channels. Any other operator that reads one waits for its
-        conversion, and writes the usual layout: also one that combines a map with a value for each channel, or with a
-        tensor that is none, as in a Gelu, whose Erf keeps no layout. Nothing here depends on the device: what
-        a layer that reads feature maps takes is measured.
+        conversion, and writes the usual layout. So does one that combines a map with a value for each channel, or with
+        a tensor that is not a map, as a Gelu does: its Erf keeps no layout. Nothing here depends on the device: what a
+        layer that reads feature maps takes is measured.
         """
         found: set[str] = set()
         for node in self.nodes:

@@ -69,8 +69,8 @@ class NightSettings(StrictModel):
     """The table [nightly].
 
     `budget_s` is time on the device, per device and night, and `time_limit_s` the wall time that a set may take on a
-    device. `keep` is how many earlier nights are compared with, `order` what runs first, `threshold` the smallest
-    relative change that counts, and `retries` how often a failed job is run again at the end of the night.
+    device. `keep` is the number of earlier nights to compare with, `order` says what runs first, `threshold` is the
+    smallest relative change that counts, and `retries` how often a failed job runs again at the end of the night.
     """
 
     devices: _Names = ()

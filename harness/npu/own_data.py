@@ -61,7 +61,7 @@ class NetworkData:
 def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) -> NetworkData:
     """Read the weights of a network's file and the inputs NAME=FILE.npy; other inputs are generated from the seed.
 
-    Raises UsageError for an input that the network does not have, InputError for a file that cannot be read or that
+    Raises UsageError for an input that the network does not have. Raises InputError for a file that cannot be read or
     has another shape or type than the input, and for weights that the file does not have under their names.
     """
     specs = [InputSpec(spec.name, spec.dtype, spec.shape) for spec in model.inputs]

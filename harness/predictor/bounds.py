@@ -9,7 +9,7 @@ the slowest rate of the larger layers that mostly read weights. Both limits neve
 A layer below resolution shows what it takes at most, and so a rate that is reached at least.
 
 An operator *moves nothing* if its layers together take significantly less than half the time of their bytes at the
-fastest rate of all others: a device may write the parts of a Concat directly to their places in the result. Its layers
+fastest rate of all others. A device may write the parts of a Concat directly to their places in the result. Its layers
 are not used to find rates, and if there are enough of them they have no lower limit.
 """
 
@@ -51,7 +51,7 @@ class Bounds:
     byte_s: seconds per byte at the fastest rate
     weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
-    least_s: the shortest latency
+    least_s: the shortest latency, of layers below resolution what they take at most
     classes: the limits of each learnt class, down to those that name an operator's code
     idle: the limits of each operator that moves nothing
     """
@@ -118,7 +118,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         float(np.min(longest_s[shown] / arrays.moved_bytes[shown])),
         _slow_weight_s(arrays, latency_s, moving),
         rates,
-        float(np.min(latency_s[moving])),
+        float(np.min(longest_s[shown])),
         {},
         {},
     )

@@ -3,8 +3,8 @@
 The records are those of `harness.predictor.trees.NODE`, without a gap; `right` counts from the first of all. Each
 operator has `VOTES` trees, in the order of the parameters' operators.
 
-A table may come from anybody. Numbers contain no code, and only trees are accepted: what follows a branch is behind it,
-so that no layer comes to a node twice, and nothing is deeper than `MAX_DEPTH`.
+A table may come from anybody. Numbers contain no code, and only trees are accepted. The children of a branch are behind
+it, so that no layer comes to a node twice, and nothing is deeper than `MAX_DEPTH`.
 """
 
 from __future__ import annotations

@@ -4,5 +4,5 @@
 
     layers of a network -> probe_plan.plan_probes -> probes of each layer: by itself, in context, without it, in stacks
     sizes               -> calibration            -> null probes, from which the overhead is fitted
-    chains of a device  -> chain_plan             -> windows of neighbouring layers
+    chains of a device  -> chain_plan             -> windows of neighbouring layers, made by window_probes
 """

@@ -1,6 +1,6 @@
 """Batches: which probes are loaded together, and how they are visited.
 
-The latency of a layer on a processor depends on the state of the caches: if it runs twice in a row, its weights are
+The latency of a layer on a processor depends on the state of the caches. If it runs twice in a row, its weights are
 cached; in a network, other layers have evicted some of them. Visits imitate the network. The footprint of a batch, the
 bytes that one round of it touches, is made equal to that of the network. If a network's probes touch less, further
 copies of probes that represent several layers are loaded; if they touch more, the network is divided into several

@@ -1,11 +1,11 @@
 """Null probes for the overhead regression, with input and output sizes that vary independently (S1.4).
 
 If a probe's input is as large as its output, a and b cannot be separated. If the auxiliary layer reads the whole input,
-a cannot be separated from the auxiliary layer's own cost. So pooling has several strides (the output varies at a fixed
-input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
-Several of it side by side have further inputs, and several on one input have further outputs: not on each other,
-because a runtime copies a result that is both returned and read. Pictures have one channel, which every layout keeps in
-the same order: OpenVINO pools three in blocks of 16, so a, b and c would hold reorders.
+a cannot be separated from the auxiliary layer's own cost. So pooling has several strides, which vary the output at a
+fixed input. A slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
+Several auxiliary layers side by side have further inputs, and several on one input have further outputs; none reads
+another, because a runtime copies a result that is both returned and read. Pictures have one channel, which every layout
+keeps in the same order: OpenVINO pools three in blocks of 16, so a, b and c would hold reorders.
 
 A device with its own memory first stores its results there, and that time would be counted as b. Stacks of
 convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.

@@ -6,11 +6,6 @@ term. A compiler also moves weights and results over more than one chain. Long w
 this: the time of a long window minus the sum of its parts is the long-window excess. A pair that
 the device runs differently from the network is not used. A long window is used anyway: the device chooses the fastest
 way to run it, and other ways take nearly as long.
-
-In a network, data between two chains lies in external memory. A window sent by itself has other borders: its inputs and
-outputs move from and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index
-from outside reads only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer
-and a Gather in front of a window, and a Gather after it, put its borders into external memory.
 """
 
 from __future__ import annotations
@@ -19,14 +14,13 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.network.assemble import ModelBuilder
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layer_flows import Chained, layer_flows
 from harness.network.layers import Layer
-from harness.network.network import Network, Node, TensorType
+from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
-from harness.probe.probe import Probe, finish
-from harness.probe.producer import ProducerKind, produce_as, producer_of
+from harness.probe.probe import Probe
+from harness.probe.window_probes import window_probes
 
 CHECKED, MOST_CHECKED = 3, 8
 """The least and greatest number of groups in a long window; one across two of them has up to twice as many."""
@@ -36,8 +30,6 @@ Ask = Callable[[Probe], RuntimeGraph | None]
 Prepare = Callable[[Sequence[Probe]], None]
 _Group = Sequence[int]
 Chains = frozenset[frozenset[int]]
-FEWEST_ELEMENTS = 64
-"""Size from which the memory of a tensor matters: moving smaller ones takes negligible time."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +51,14 @@ class ChainProbes:
 
     `places` are the digest of the key and the label of each layer, in the network's order. `alone` is the window of the
     group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
-    come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
-    together otherwise than in the network, although it runs each of them as there. `check` is a window of `checked`
-    groups from this one on; such windows tile the network, or two that overlap by a pair hold it. `across` reaches from
-    this group to the end of the next such window. What these windows take beyond everything else in them is charged to
-    all of their chains, and shows how well sums hold. `wider` is always (0, 0).
-    `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
-    are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
-    weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
+    come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs each of the two
+    groups as in the network, but not both together. `check` is a window of `checked` groups from this one on; such
+    windows tile the network, or two that overlap by a pair hold it. `across` reaches from this group to the end of the
+    next such window. What these windows take beyond everything else in them is charged to all of their chains, and
+    shows how well sums hold. `wider` is always (0, 0). `views` are the layers that take no time on the device; the
+    first group has those of the whole network. `borders` are the sizes in bytes of the tensors that each layer
+    exchanges with other groups, `weight_bytes` the sizes of its weights. `ordered` describes each layer and its place
+    in a chain; windows of neighbours do not have it.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -199,8 +191,9 @@ def _meetings(
 ) -> dict[int, _Window]:
     """Return the windows of neighbouring groups that are of use, by the number of the first group.
 
-    A pair that does not agree is of use if one of its groups alone does not agree either, which it corrects, or if two
-    long windows hold it: what it saves would count twice. `shared` lists such pairs by their first groups.
+    A pair that does not agree is still of use in two cases: one of its groups alone does not agree either, which the
+    pair corrects, or two long windows hold the pair, and what it saves would count twice. `shared` lists such pairs by
+    their first groups.
     """
     as_there = {at: agrees(window) for at, window in alone.items()}
     return {
@@ -260,90 +253,3 @@ def _ordered(chained: Chained, groups: Sequence[Sequence[int]]) -> list[tuple[Ch
         )
         for group in groups
     ]
-
-
-def materialise(builder: ModelBuilder, tensor: str) -> str:
-    """Append a Gather of one slice, at an index from outside, that forces the tensor into external memory.
-
-    The slice is small: a row of a picture, a step of a sequence, or, if that axis has size 1, one element along the
-    longest axis. The tensor has at least one dimension.
-    """
-    kind = builder.type_of(tensor)
-    rank = len(kind.shape)
-    axis = 2 if rank >= 4 else min(1, rank - 1)
-    if kind.shape[axis] == 1:
-        axis = kind.shape.index(max(kind.shape))
-    index = builder.input(TensorType("int64", (1,)), (0, kind.shape[axis]))
-    return builder.operator("Gather", [tensor, index], kind.resized(axis, 1), axis=axis)
-
-
-def window_probes(
-    network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]
-) -> tuple[Probe, Probe | None]:
-    """Return the probe of a window, and the same without its layers; None if all its inputs come from outside.
-
-    The probe has producers of the inputs, the layers, and Gathers on inputs and results. `members` are the places of
-    the layers. `views` are the places of layers that take no time on the device; views that members read belong to the
-    window. The Gathers after it read one slice of each result, as little as the start of the next chain, and their
-    time stays in the window.
-    """
-    held = _with_views(layers, members, views)
-    written = {name for place in held for name in layers[place].graph.outputs}
-    read = (name for place in held for name in layers[place].graph.inputs)
-    producers = {name: _producer_of(network, name) for name in read if name not in written}
-    builder, names, results = _produced(network, producers)
-    names = builder.subgraph(network, _in_order([node for place in held for node in layers[place].graph.nodes]), names)
-    read_behind = {name for place, layer in enumerate(layers) if place not in held for name in layer.graph.inputs}
-    for place in held:
-        for name in layers[place].graph.outputs if place not in views else ():
-            if name in network.outputs or name in read_behind:
-                plain = name in network.outputs or not _is_large(network.types[name])
-                results.append(names[name] if plain else materialise(builder, names[name]))
-    label = " .. ".join(dict.fromkeys((layers[min(members)].name, layers[max(members)].name)))
-    whole = finish("window", label, builder.build(results))
-    inside = {name: producer for name, producer in producers.items() if producer != "outside"}
-    builder, _, results = _produced(network, inside)
-    label = " ".join(f"{producer} {network.types[name]}" for name, producer in inside.items())
-    return whole, finish("window-null", label, builder.build(results)) if inside else None
-
-
-def _in_order(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Return nodes, layer by layer as given, so that each follows what it reads.
-
-    Where a device reports layers of which each reads a result of the other, that is the order of the network.
-    """
-    place: dict[str, int] = {}
-    for at, node in enumerate(nodes):  # constants that several layers compute are among them several times
-        place.update((name, at) for name in node.results if name not in place)
-    if all(place.get(name, -1) < at for at, node in enumerate(nodes) for name in node.inputs):
-        return nodes
-    return sorted({node.index: node for node in nodes}.values(), key=lambda node: node.index)
-
-
-def _produced(
-    network: Network, producers: Mapping[str, ProducerKind]
-) -> tuple[ModelBuilder, dict[str, str], list[str]]:
-    """Return a model of the producers of tensors, the tensors by name, and Gathers on those from inside the network."""
-    builder = ModelBuilder(network.opset)
-    names = {name: produce_as(producer, builder, network, name) for name, producer in producers.items()}
-    return builder, names, [materialise(builder, names[name]) for name in names if producers[name] != "outside"]
-
-
-def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> tuple[int, ...]:
-    """Return the members and all views that they read, directly or through views, in order."""
-    writers = {name: place for place in views for name in layers[place].graph.outputs}
-    held, waiting = set(members), list(members)
-    while waiting:
-        for name in layers[waiting.pop()].graph.inputs:
-            if name in writers and writers[name] not in held:
-                held.add(writers[name])
-                waiting.append(writers[name])
-    return tuple(sorted(held))
-
-
-def _producer_of(network: Network, tensor: str) -> ProducerKind:
-    return producer_of(network, tensor) if _is_large(network.types[tensor]) else "outside"
-
-
-def _is_large(kind: TensorType) -> bool:
-    return kind.dtype.startswith("float") and kind.elements >= FEWEST_ELEMENTS

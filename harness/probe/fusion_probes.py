@@ -72,8 +72,8 @@ def plan_pairs(
 class _PairBuilder:
     """Builds the probes of a pair.
 
-    Each input of a group, except its first, has its own auxiliary layer in the probes with and without that
-    group, so that both sides of the subtraction have the same number of auxiliary layers.
+    Each input of a group, except its first, has its own auxiliary layer in the probes with and without that group. So
+    both sides of the subtraction have the same number of auxiliary layers.
     """
 
     pair: NodePair

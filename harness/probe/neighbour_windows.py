@@ -1,11 +1,12 @@
 """Windows of neighbouring layers, for networks of many small layers on processors.
 
-A layer of a microsecond costs more in its own probe than in a network: there its code, and what the runtime keeps
-of it, are in the caches because its neighbours use the same. Windows of a dozen neighbours keep that. They tile the
+A layer of a microsecond costs more in its own probe than in a network. There its code, and what the runtime keeps of
+it, are in the caches because its neighbours use the same. So they are in windows of a dozen neighbours. They tile the
 network, and none is longer than two thirds of it, so that a network is still the sum of parts.
 
 Where the weights exceed the caches that a core has to itself, a window of twice the length loses more of them between
-two runs, as the network does: there, windows of two neighbouring windows add what their borders cost.
+two runs, as the network does. There, two neighbouring windows are also measured as one, which shows the cost of their
+border.
 """
 
 from collections.abc import Mapping

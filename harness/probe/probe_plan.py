@@ -82,10 +82,10 @@ class CutNetwork:
 class LayerProbes:
     """The probes that measure one layer in one context, by their ids.
 
-    A layer that takes no time, as the device reports, has the probes without a layer in place of its own: a probe would
-    hold what it costs that its parts are read, which is part of their readers.
-    `stacks` are stacks of STACK_COPIES copies of the layer, empty if it cannot follow itself. `networks` are the
-    networks that have the layer, by the first digits of their files' hashes; a space is none.
+    If the device reports that a layer takes no time, the probes without a layer replace its own: its probe would also
+    measure what reading its parts costs, which belongs to their readers. `stacks` are stacks of STACK_COPIES copies of
+    the layer, empty if it cannot follow itself. `networks` are the networks that have the layer, by the first digits of
+    their files' hashes; a space is none.
     """
 
     key: LayerKey
@@ -148,7 +148,7 @@ def plan_probes(
 
     `cache_bytes` is the size of a core's cache, None if the device's latency does not depend on caches: then all probes
     are visited cold, each once. Otherwise the probes of each network are visited together, including those that it
-    shares with another, so that caches are in the same state as in that network; the probes that they are compared with
+    shares with another, so that caches are in the same state as in that network. The probes that they are compared with
     are visited warm. The probe of a layer in a context returns its result if all networks return it in all places: a
     result that one of them keeps may have another layout.
     """

@@ -1,11 +1,11 @@
 """Producers: cheap layers before a layer, so that its inputs arrive as they do inside a network.
 
 The data of a graph input is in the runtime's plain layout. Inside a network a layer reads data that a neighbour has
-just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
+just written, in the layout that the neighbour prefers. A residual add is fused only if layers write both operands.
 `convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
-operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
-for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
-of both signs, for layers that branch on the sign of each value; `difference` is that in the plain layout.
+operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise, for
+any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values of
+both signs, for layers that branch on the sign of each value; `difference` is that in the plain layout.
 
 A device with its own memory loads the input of a producer while the layer computes, so that a large input hides
 the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.

@@ -12,8 +12,8 @@ EARLIER = 1
 _RANK_EFFICIENCY = 0.85
 """Efficiency of the 20 % trimmed mean or the rank test on normal samples, whichever is lower, against the mean."""
 _COMMON = 2.5
-"""Factor on the variance of a difference for what samples do not show: the adjustment for what all probes have in
-common, scatter between nights, and how badly one earlier night determines that scatter."""
+"""Factor on the variance of a difference for what samples do not show. That is the adjustment for what all probes have
+in common, scatter between nights, and how badly one earlier night determines that scatter."""
 _NORMAL = NormalDist()
 
 

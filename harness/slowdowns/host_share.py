@@ -1,7 +1,7 @@
 """The host's share of a probe, accurate to a few percent: the part of a watched probe's time outside its layer.
 
 `harness.latency.overhead` has more columns and needs the null probes of a whole campaign. The columns are one run,
-input, output, and the bytes that null probes load into the device's own memory; null probes that slice their input
+input, output, and the bytes that null probes load into the device's own memory. Null probes that slice their input
 separate the last column from the input.
 """
 

@@ -1,8 +1,8 @@
 """Tonight's watch compared with earlier nights: what became slower, since when, and what could not be detected.
 
-A layer, a network or the device counts as changed if three conditions hold: tonight's samples have another distribution
-than those of the nights at the current level (Mann-Whitney's rank test); the difference exceeds the scatter between
-nights (Student's t), both corrected for all subjects of the night (Holm); and it is as large as the threshold.
+A layer, a network or the device counts as changed if three conditions hold. Tonight's samples have another distribution
+than those of the nights at the current level (Mann-Whitney's rank test). The difference exceeds the scatter between
+nights (Student's t). It is at least the threshold. Both tests are corrected for all subjects of the night (Holm).
 """
 
 from collections.abc import Sequence

@@ -24,8 +24,8 @@ ORDERS = {
     "pixels": (0, 1, 4, 2, 5, 3),
     "patches": (0, 1, 3, 5, 2, 4),
 }
-"""Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
-queries, keys and values that one product computes, of channels that become pixels, of pixels that become channels."""
+"""Orders of axes: matrices, maps with channels last or first, heads of attention, shuffled groups, queries, keys and
+values that one product computes, channels that become pixels, pixels that become channels."""
 ALONG_AXES = ("ReduceMean", "ReduceMax", "ArgMax", "Expand")
 """Operators that make an axis of a matrix one element long, or repeat one of one element."""
 MOST_KEPT = 16

@@ -49,7 +49,7 @@ def network_of(layers: Sequence[Configuration], name: str, sources: Sources = "u
     elementwise and rowwise layers with such a source. If `sources` is `apart`, a slice or a pool of one pixel writes
     their inputs, which in turn the emulated NPU would fuse. Neighbours of layers on integers also compute on integers.
     The result of a layer that only moves elements has two readers, and so has the source of a Transpose, Reshape or
-    Slice: some devices fuse such a layer with its only reader, or with its writer if that has no other reader.
+    Slice. Otherwise some devices would fuse such a layer with its only reader, or with a writer that has no other.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):

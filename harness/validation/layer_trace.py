@@ -1,8 +1,8 @@
 """`harness.trace`: the layers of a network as devices execute them, as one trace with the table's estimates.
 
-A runtime's own profile and the emulated NPU's report are answers of the same kind (`Truth`), so every device is a
-process of the trace, and a layer has the same name in each. The file is in the Trace Event Format, which
-Perfetto and chrome://tracing open.
+A runtime's own profile and the emulated NPU's report are answers of the same kind (`Truth`). So every device is a
+process of the trace, and a layer has the same name in each. The file is in the Trace Event Format, which Perfetto and
+chrome://tracing open.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def validate(call: ValidationCall) -> Validation:
     within the target of the `policy`, in at most that many `processes`. `naive` also times layers one by one, and
     `layers` also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A
     device in use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers
-    the table lacks, are skipped and listed in the result; with `strict`, or if all are refused, the refusal is raised
+    the table lacks, are skipped and listed in the result. With `strict`, or if all are refused, the refusal is raised
     and nothing is measured. The workspace keeps the last validation on each device for `harness report`.
     """
     references, observe, strict = model_references(call.models), call.observe, call.strict

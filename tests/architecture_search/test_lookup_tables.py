@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from harness.architecture_search.layer_terms import Terms
 from harness.architecture_search.pair_tables import PairTables
 from harness.architecture_search.position_tables import Candidate, PositionTable, WindowSearch, covering
-from harness.architecture_search.space_estimator import SumTables
+from harness.architecture_search.sum_tables import SumTables
 
 SOURCES = 6
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
-from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, levelled_nulls, row_of
+from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, row_of
+from harness.latency.overhead_fit import fit_overhead, levelled_nulls
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes

@@ -9,7 +9,9 @@ import pytest
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import LatencyMethod
-from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, fit_plain_overhead, row_of
+from harness.latency.overhead import COLUMNS, Overhead, row_of
+from harness.latency.overhead_fit import fit_overhead
+from harness.latency.plain_overhead import fit_plain_overhead
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.auxiliary import AuxiliaryKind

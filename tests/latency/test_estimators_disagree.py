@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency, slope
-from harness.latency.overhead import Coefficient, Overhead, fit_overhead, row_of
+from harness.latency.overhead import Coefficient, Overhead, row_of
+from harness.latency.overhead_fit import fit_overhead
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.auxiliary import AuxiliaryKind

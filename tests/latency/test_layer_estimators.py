@@ -14,7 +14,8 @@ from harness.errors import MeasurementError
 from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency
 from harness.latency.method_names import METHODS, LatencyMethod
-from harness.latency.overhead import Overhead, fit_overhead, row_of
+from harness.latency.overhead import Overhead, row_of
+from harness.latency.overhead_fit import fit_overhead
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey

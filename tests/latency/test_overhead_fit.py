@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harness.errors import IllConditionedDesign
-from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of
+from harness.latency.overhead import COLUMNS, Overhead, row_of
+from harness.latency.overhead_fit import fit_overhead
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes

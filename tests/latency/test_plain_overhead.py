@@ -8,7 +8,8 @@ from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import LinearRegression
 
 from harness.errors import IllConditionedDesign
-from harness.latency.overhead import COLUMNS, fit_plain_overhead, is_plain_null, row_of
+from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.plain_overhead import fit_plain_overhead, is_plain_null
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes

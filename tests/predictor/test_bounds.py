@@ -69,6 +69,14 @@ def test_layers_below_resolution_show_that_they_are_fast() -> None:
     assert (low <= tiled_machine.LAUNCH_S).all() and (plain > 1.2 * tiled_machine.LAUNCH_S).any()
 
 
+def test_a_short_layer_may_take_less_than_all_that_are_measured_well() -> None:
+    """A layer of a tenth of the launch time, measured with an error of half of it, lowers the least latency of all."""
+    short = channelwise("move/map/simple/Add", batch=1, channels=8, in_size=(1, 1), out_size=(1, 1))
+    times, noise = np.append(LATENCIES, 0.1 * tiled_machine.LAUNCH_S), np.append(0 * LATENCIES, 0.5)
+    low, _ = bounds_of(layer_arrays([*LAYERS, short]), times, noise).of(layer_arrays([short]))
+    assert low[0] <= 0.2 * tiled_machine.LAUNCH_S
+
+
 def test_large_views_below_resolution_limit_others() -> None:
     """One small view of 2 µs and larger ones below resolution: no view takes much longer than the small one."""
     views = [

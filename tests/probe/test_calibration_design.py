@@ -5,7 +5,8 @@ import pytest
 from probe_models import executed_by_openvino, graph_of, run_on_onnxruntime
 
 from harness.errors import IllConditionedDesign
-from harness.latency.overhead import COLUMNS, fit_overhead, row_of
+from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.overhead_fit import fit_overhead
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.calibration import BUSY_EDGE, calibration_probes

@@ -25,9 +25,10 @@ from harness.network.runtime_graph.formats import read_runtime_chains, read_runt
 from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
-from harness.probe.chain_plan import ChainProbes, materialise, plan_chains, window_probes
+from harness.probe.chain_plan import ChainProbes, plan_chains
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import ProbePlan
+from harness.probe.window_probes import materialise, window_probes
 
 
 @dataclass

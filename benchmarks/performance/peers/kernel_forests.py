@@ -66,8 +66,8 @@ def forests_section(run: Run) -> Section:
     header = ("device", "network left out", "forests", "ours", "layers of a kind without a forest")
     text = (
         f"Errors of whole networks against their measurement. Each kind of fused kernel has a forest of {TREES} trees "
-        "over height, channels, kernel, stride, multiply-adds and parameters; a kind without a forest counts as 0, as "
-        f"in nn-Meter, and the overhead of the table is added for both.\n\n{table(header, rows)}"
+        "over height, channels, kernel, stride, multiply-adds and parameters. A kind without a forest counts as 0, as "
+        f"in nn-Meter. The overhead of the table is added for both.\n\n{table(header, rows)}"
     )
     target = "forests on kernels, network left out: median error, theirs and ours"
     return Section(text, (reached(target, "; ".join(medians), None),))

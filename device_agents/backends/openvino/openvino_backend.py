@@ -200,7 +200,7 @@ def _executed(loaded: LoadedProbe) -> List[ExecutedNode]:
 class ExecutedNode:
     """An executed node: the nodes of the sent model that it computes, and the memory layout of its first result.
 
-    A node that OpenVINO adds, such as a reorder or half of a decomposed operator, computes none of them; it `serves`
+    A node that OpenVINO adds, such as a reorder or half of a decomposed operator, computes none of them. It `serves`
     the nodes of the first node that reads its result, or else of the node whose result it reads. A layout names
     dimensions in memory order: "abcd" is plain, "acdb" has channels last.
     """

@@ -116,8 +116,8 @@ class Memories:
     def view(self, operand: Operand) -> Array:
         """Return the operand as an array that shares the memory; addresses need no alignment.
 
-        Raises ExecutionFault if a byte lies outside its memory, BudgetExceeded if repeated elements make the view
-        larger than the largest memory on the same side, on the chip or off it; on the chip, windows of a map may
+        Raises ExecutionFault if a byte lies outside its memory. Raises BudgetExceeded if repeated elements make the
+        view larger than the largest memory on the same side, on the chip or off it; windows of a map on the chip may
         repeat more.
         """
         access, address = resolve_view(operand.descriptor), operand.address

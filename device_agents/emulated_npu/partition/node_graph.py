@@ -138,8 +138,8 @@ def traverse_from(graph: NodeGraph, start: int) -> Traversal:
     """Visit from node `start` to the end, then the rest from the inputs (paragraph 106 of the source).
 
     The first leg visits the start and its dependents (predecessors outside the leg do not count), the second leg the
-    rest. If the second leg begins a new sub-structure, the graph of sub-structures has no cycle: all dependents of the
-    first leg are in it, so no edge leads from it to the second leg, and within a leg edges follow the order.
+    rest. If the second leg begins a new sub-structure, the graph of sub-structures has no cycle. The first leg contains
+    all its dependents, so no edge leads from it to the second, and within a leg edges follow the order.
     """
     reached = [start]
     found = {start}

@@ -1,10 +1,10 @@
 """The split score (S5.4), and one walk of it over the nodes at a given threshold (S5.5).
 
-The score is the demand of the nodes since the last split on each core of the current group, an average per core
-(paragraphs 58 to 64 of the source): compute and routing share are divided by the cores of the group (73), where cores
-of another kind count by their speed; the storage utilisation relates to the storage of all its cores already (76).
-Dynamic storage is the sum of the nodes' inputs (69), because the output of a node is the input of the next. The routing
-share uses the same inputs (73, 78); the absolute score uses the accumulated transfers (69).
+The score is the demand of the nodes since the last split on an average core of the current group (paragraphs 58 to 64
+of the source). Compute and routing share are divided by the cores of the group (73); cores of another kind count by
+their speed. The storage utilisation already relates to the storage of all its cores (76). Dynamic storage is the sum of
+the nodes' inputs (69), because the output of a node is the input of the next. The routing share uses the same inputs
+(73, 78); the absolute score uses the accumulated transfers (69).
 
 The walk finds where each sub-structure ends, and why. A later start or a higher threshold never ends a sub-structure
 earlier, because neither score nor demand decreases when nodes are added. So bisection finds the end of a sub-structure,

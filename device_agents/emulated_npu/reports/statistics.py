@@ -44,9 +44,9 @@ class LayerRow:
     - `io_busy`, `mfu_busy`, `vfu_busy`: busy cycles of the units divided by `span_cycles`.
     - `macs` counts all multiply-adds, `useful_macs` without repeated ones (None: unknown).
     - Bytes are payload, without the rounding to bursts.
-    - `bound`: the activity that takes at least 60 % of `cycles`: "io"; "compute" for the units of CP, or "fill" if
-      start-up, fill and drain take more than streaming; else "wait", because the control unit takes the time or the
-      units wait for each other. For a fully hidden layer, busy cycles count instead.
+    - `bound`: the activity that takes at least 60 % of `cycles`. "io" and "compute" (the units of CP) are such, and
+      "fill" replaces "compute" if start-up, fill and drain take more than streaming. Else it is "wait": the control
+      unit takes the time, or the units wait for each other. For a fully hidden layer, busy cycles count instead.
     """
 
     layer: int

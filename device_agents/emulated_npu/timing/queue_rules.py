@@ -1,8 +1,8 @@
 """Rules of queues that all engines share: hidden latency (`Machine.io_outstanding`), and what a queue may feed.
 
-The IO queue stays in order: data move one transfer after the other. But the request for a transfer is sent to memory as
-soon as it has been issued, the WAIT and message before it in its queue have been satisfied, and fewer than
-`io_outstanding` transfers are in flight; its latency begins then. A POST before it delays nothing.
+The IO queue stays in order: data move one transfer after the other. But the latency of a transfer begins with its
+request to memory. That is sent once the transfer is issued, the WAIT and message before it in its queue are satisfied,
+and fewer than `io_outstanding` transfers are in flight. A POST before it delays nothing.
 
 The LLC queue moves only data of the last-level cache, and each unit takes from one queue; MFU and VFU have separate
 queues only on some machines.

@@ -56,8 +56,8 @@ def prune(
     """Remove old tables.
 
     The N newest of each device, method, batch and number of threads are kept. A table is also kept if it is the default
-    of its device, or if a file of the workspace names it: a report, the results of a night, nightly.toml, harness.toml,
-    or another file in the workspace's folder.
+    of its device, or if a file of the workspace names it. Such a file is a report, the results of a night,
+    nightly.toml, harness.toml, or another file in the workspace's folder.
 
     Example: harness lut prune --keep 5 --dry-run
     """

@@ -12,15 +12,16 @@ from harness.cli.terminal.output import print_json, print_report
 
 def presets_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", autocompletion=arguments.complete_preset, show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Print this machine's file.", autocompletion=arguments.complete_preset),
     ] = None,
     json: arguments.Json = False,
 ) -> None:
-    """List the built-in machines of the emulated NPU, or print the file of one, to start a machine of your own from.
+    """List the built-in machines of the emulated NPU, or print the file of one.
 
-    The table shows the data type of each machine, its multiply-adds in a cycle, its clock, its cores, its buffers NB
-    and SB, its last-level cache, the bandwidth of its DDR, and the source of its numbers. `--preset NAME` of the other
-    commands selects a machine.
+    A file is a start for a machine of your own. The table shows the data type of each machine, its multiply-adds in a
+    cycle, clock and cores. It also shows the buffers NB and SB, the last-level cache, the bandwidth of DDR, and the
+    source of the numbers. `--preset NAME` of the other commands selects a machine.
 
     Example: harness npu presets ethos-u55-256 > mine.toml
     """

@@ -74,10 +74,10 @@ def sweep_command(
     you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. A machine that cannot run the
     network stays in the table with the reason.
 
-    The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
-    first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. Machines on the Pareto
-    front are marked: no other machine is both faster and smaller, or, with --cost energy, both faster and lower in
-    energy.
+    The knee is the value beyond which more of a parameter gains little. It is the point farthest below the line from
+    the first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. Machines on the
+    Pareto front are marked: no other machine is both faster and smaller, or, with --cost energy, both faster and lower
+    in energy.
 
     If a larger machine is slower than a smaller one, the sweep also runs the smaller machine's program on it, to
     separate effects of the compiler from those of the hardware. The limit of processor time (HARNESS_NPU_SECONDS)

@@ -1,7 +1,7 @@
 """Examples of what exporters write and runtimes fuse, in one network that a device reveals and never measures.
 
-The networks of a campaign show only a part of what a runtime fuses: without a Pad before a convolution, none of their
-rules says that it is fused, and an unknown network would be cut there. The examples have operators before and after
+The networks of a campaign show only a part of what a runtime fuses. If none has a Pad before a convolution, no rule
+says that it is fused, and an unknown network would be cut there. The examples have operators before and after
 convolutions of each kind, and around matrix products. Each is between operators that nothing is fused with.
 """
 

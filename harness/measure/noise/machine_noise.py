@@ -44,9 +44,9 @@ _SMALL_SAMPLE_MAD = (0.838, 0.672, 0.734, 0.822, 0.839, 0.878, 0.886, 0.908)
 class MachineLoad:
     """What a machine did besides measuring; each is None if it does not report it.
 
-    `steal` is the share of the processor time that the hypervisor gave to other guests, `other_cores` how many cores
-    other programs used on average, and `waiting` how many tasks more than cores wanted to run. `threads` is the number
-    of threads that were measured.
+    `steal` is the share of the processor time that the hypervisor gave to other guests. `other_cores` is how many cores
+    other programs used on average, and `waiting` how many more tasks wanted to run than there are cores. `threads` is
+    the number of threads that were measured.
     """
 
     steal: float | None = None

@@ -133,7 +133,7 @@ def _quietest(slowness: Floats, deviations: Floats) -> float:
 def _has_phases(deviations: Floats) -> bool:
     """Return whether successive runs are more alike than any two runs of the batch are.
 
-    The ratio of the two mean differences is about one if runs do not depend on time, whatever their distribution; its
+    If runs do not depend on time, the ratio of the two mean differences is about one, whatever their distribution. Its
     standard deviation is below one over the root of their number (after von Neumann, 1941).
     """
     count = len(deviations)

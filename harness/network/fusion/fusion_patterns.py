@@ -2,11 +2,11 @@
 
 A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order, each with the
 activations that it reads. `xN` is a tensor from outside, `N` the first result of the N-th operator, `N.1` its second.
-Constants, and operators that only prepare constants, are left out.
-A convolution has its kind and the alignment of its channels, because runtimes decide on these, and a QuantizeLinear
-after a Relu has whether its integers reach below zero: if they do not, the Relu changes nothing, and runtimes drop it.
-Conversions of other integers than bytes, or of what a product with other weights computes, have the name of the type;
-those behind operators that only move elements have whether the scale changes.
+Constants, and operators that only prepare constants, are left out. A pattern also says what else runtimes decide on. A
+convolution has its kind and the alignment of its channels. A QuantizeLinear after a Relu has whether its integers reach
+below zero: if not, the Relu changes nothing, and runtimes drop it. Conversions of other integers than bytes, or of the
+result of a product with other weights, have the name of the type. Those after operators that only move elements have
+whether the scale changes.
 """
 
 import functools

@@ -30,10 +30,10 @@ def with_unsigned_pairs(network: Network) -> Network:
     """Return the network with `uint8` between the pairs that ONNX Runtime rewrites on x86; nodes keep their indices.
 
     Its kernels compute with unsigned activations there, so it turns `int8` between a QuantizeLinear and a
-    DequantizeLinear into `uint8` and adds 128 to the zero point, which changes no result. It does so only where one
-    DequantizeLinear reads the tensor: a tensor with more readers, such as a residual, stays signed, the operators
-    around it compute on floats, and its conversions are layers of their own. A layer in a probe is not between its
-    neighbours, so the network is rewritten before it is cut into layers.
+    DequantizeLinear into `uint8` and adds 128 to the zero point, which changes no result. It does so only if a single
+    DequantizeLinear reads the tensor. One with more readers, such as a residual, stays signed; the operators around it
+    compute on floats, and its conversions are layers of their own. A layer in a probe is not between its neighbours, so
+    the network is rewritten before it is cut into layers.
     """
     nodes, types, constants = list(network.nodes), dict(network.types), dict(network.constants)
     for writer, reader, zero in _pairs(network):

@@ -1,7 +1,7 @@
 """How large a model becomes when its functions are expanded, counted before any is: nodes, and bytes.
 
-The counts are upper bounds. They include subgraphs, attributes that a function refers to by name (each reference
-becomes a copy of what the call gives, a whole graph perhaps), and names that replace those of a function's parameters.
+The counts are upper bounds. They include subgraphs and the names that replace those of a function's parameters. They
+also include attributes that a function refers to by name: each becomes a copy of what the call gives, perhaps a graph.
 """
 
 from __future__ import annotations

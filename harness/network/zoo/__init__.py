@@ -1,8 +1,8 @@
 """Published architectures as ONNX networks with seeded weights.
 
-The networks have the structure and the exact parameter count of the published ones, written the way an exporter
-writes them (nothing folded, nothing fused), but random weights: they are for measuring, not for predicting.
-Importing this package is cheap; onnx is imported by the first call of `build`.
+The networks have the structure and the exact parameter count of the published ones, and are written as an exporter
+writes them: nothing folded, nothing fused. Their weights are random, for measuring and not for predicting. Importing
+this package is cheap; onnx is imported by the first call of `build`.
 """
 
 from __future__ import annotations

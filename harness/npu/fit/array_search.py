@@ -10,18 +10,16 @@ from harness.measure.summary import MAD_TO_SIGMA
 from harness.npu.fit.layer_model import (
     LEAST_ERROR,
     MOST_ERROR,
-    NO_STEPS,
     Amounts,
     LayerModel,
-    MultiplierArray,
     amounts_of,
-    candidates,
     fit_again,
     fit_layers,
     loss,
     tied,
 )
 from harness.npu.fit.layer_samples import PRODUCTS, WINDOWS, LayerSamples
+from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidates
 
 FEWEST_PRODUCTS = 8
 """Products of matrices below which no array is searched."""

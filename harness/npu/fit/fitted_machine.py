@@ -9,9 +9,9 @@ from typing import Any
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.npu.error_translation import errors_of_user
-from harness.npu.fit.layer_model import NO_STEPS
 from harness.npu.fit.layer_samples import PRODUCTS, WINDOWS
 from harness.npu.fit.machine_fit import MachineFit
+from harness.npu.fit.multiplier_array import NO_STEPS
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
 
 VECTOR_CLASSES = ("move/map/simple", "mac/conv/depthwise")

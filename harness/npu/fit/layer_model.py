@@ -10,18 +10,16 @@ the refined roofline of ANNETTE (array utilisation, memory and compute), with th
 instead of assumed.
 
 The error of a layer has four parts: that of its measurement, a relative one of its class, a fixed one, and one of the
-overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come
-mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not describe
-hardly count.
+overlap. The last differs from layer to layer and is proportional to min(compute, transfer). So rates and bandwidths
+come mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not
+describe hardly count.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -29,7 +27,7 @@ from scipy.optimize import least_squares
 from harness.array_types import Floats, Ints, Mask
 from harness.measure.summary import MAD_TO_SIGMA
 from harness.npu.fit.layer_samples import LayerSamples
-from harness.predictor.features.layer_arrays import LayerArrays
+from harness.npu.fit.multiplier_array import MultiplierArray
 
 FASTEST_S, SLOWEST_S = 1e-16, 1e-3
 """Limits of the seconds per operation and per byte."""
@@ -47,10 +45,6 @@ _LONGEST_START_S = 1.0
 _TOLERANCES = {"ftol": 1e-6, "xtol": 1e-6, "gtol": 1e-6, "max_nfev": 100}
 _REFITS = 4
 _OVERLAPS = (0.9, 0.2)
-Packing = Literal["none", "row"]
-"""What fills the rows of the array: input channels, or rows of the window, one at a time where it has padding."""
-SIDES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Numbers of rows and columns that are tried."""
 
 
 @dataclass(frozen=True)
@@ -282,65 +276,4 @@ def _model(
     weight_s, feature_s, start_s, overlap = map(float, (*rates[count:], *variables[count + 2 :]))
     return LayerModel(
         classes, rates[np.array(rate_of)], weight_s, feature_s, start_s, overlap, errors, rate_of, waits=waits
-    )
-
-
-@dataclass(frozen=True, order=True)
-class MultiplierArray:
-    """An array of multipliers that reduces over its rows and computes one output channel per column.
-
-    Channels that do not fill it leave multipliers idle, so latency has steps in the numbers of channels. An array of
-    1 x 1 has no steps.
-    """
-
-    rows: int = 1
-    columns: int = 1
-    packing: Packing = "none"
-
-    @property
-    def multipliers(self) -> int:
-        """Multiply-adds in a cycle."""
-        return self.rows * self.columns
-
-    def __str__(self) -> str:
-        return f"{self.rows} x {self.columns}" + (", rows of the window" if self.packing == "row" else "")
-
-    def operations(self, layers: LayerArrays) -> Floats:
-        """Return multiply-adds with those of idle multipliers, (layers,); a product of matrices fills the array."""
-        height, width = layers.sizes["kernel_height"], layers.sizes["kernel_width"]
-        channels = layers.group_channels
-        if self.packing == "row":
-            line = height * np.ceil(width * channels / self.rows)
-            whole = np.ceil(height * width * channels / self.rows)
-            depth = line - _without_padding(layers) * (line - whole)
-        else:
-            depth = height * width * np.ceil(channels / self.rows)
-        cycles = layers.groups * layers.rows * np.ceil(layers.columns / self.columns) * depth
-        return np.asarray(cycles * self.multipliers)
-
-    def after_first(self, layers: LayerArrays) -> Floats:
-        """Return the share of a layer after its first round of columns, (layers,)."""
-        return np.asarray(1 - 1 / np.ceil(layers.columns / self.columns))
-
-
-def _without_padding(layers: LayerArrays) -> Floats:
-    """Return the share of the outputs of a line whose windows have no padding to the left or right, (layers,)."""
-    size, outputs, kernel, stride = (
-        layers.sizes[name] for name in ("in_width", "out_width", "kernel_width", "stride_width")
-    )
-    reach = (layers.sizes["dilation_width"] * (kernel - 1)) + 1
-    before = np.maximum(0, np.floor(((outputs - 1) * stride + reach - size) / 2))
-    low, high = np.ceil(before / stride), np.minimum(outputs, np.floor((size + before - reach) / stride) + 1)
-    return np.asarray(np.maximum(0, high - low) / outputs)
-
-
-NO_STEPS = MultiplierArray()
-
-
-def candidates() -> tuple[MultiplierArray, ...]:
-    """Return the arrays that are tried, that without steps first."""
-    sides = itertools.product(SIDES, SIDES, get_args(Packing))
-    # With one row, or one multiplier in all, the packings are equal.
-    return tuple(
-        MultiplierArray(rows, columns, packing) for rows, columns, packing in sides if packing == "none" or rows > 1
     )

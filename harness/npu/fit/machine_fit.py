@@ -1,8 +1,8 @@
 """`fit_machine`: the machine that explains the samples of a device, each parameter with its interval or the reason why
 the samples do not identify it.
 
-Two ideas are from public tools: rates are found over layers of all intensities, as by the Empirical Roofline Tool, and
-a layer's utilisation of the array is a factor of its compute time, as in ANNETTE. Nothing else than the table is read.
+Two ideas are from public tools. Rates are found over layers of all intensities, as by the Empirical Roofline Tool. A
+layer's utilisation of the array is a factor of its compute time, as in ANNETTE. Nothing else than the table is read.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
 from harness.npu.fit.array_search import find_array
-from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, MultiplierArray, amounts_of, refit
+from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of, refit
 from harness.npu.fit.layer_samples import PRODUCTS, LayerSamples, fitted_classes, samples_of
+from harness.npu.fit.multiplier_array import MultiplierArray
 
 FEWEST_OF_A_CLASS = 3
 """Layers of a class of code below which its rate is not fitted."""

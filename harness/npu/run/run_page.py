@@ -188,7 +188,7 @@ def roofline_plot(run: CoreRun) -> tuple[str, str]:
     """Return title and figure; raises InputError if no layer has multiply-adds.
 
     The roof is what multipliers and bandwidth of DDR allow. A layer's time is its latency, or the busy time of its
-    units if that is more because others hide it; so no layer of the matrix unit is above the roof.
+    units if that is longer because other layers hide it. So no layer of the matrix unit is above the roof.
     """
     machine = run.timed.machine
     rows = [row for row in run.rows[:-1] if row.macs]

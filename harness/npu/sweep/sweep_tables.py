@@ -305,8 +305,8 @@ def knee(xs: Sequence[float], ys: Sequence[float]) -> int | None:
     The knee is Kneedle's (Satopaa, Albrecht, Irwin, Raghavan: Finding a "Kneedle" in a haystack, 2011): both axes are
     scaled to 0 … 1, and it is the first of the points farthest from the chord between the first and the last point, on
     the side where `ys` are lower than the chord. If `xs` are spaced by a factor (`scale_of`), both axes are
-    logarithmic: a curve c + 1/x then has its knee near x = 1/c, and 1/x, which gains the same by every doubling, has
-    none.
+    logarithmic. A curve c + 1/x then has its knee near x = 1/c; 1/x has none, because it gains the same by every
+    doubling.
 
     Each value is replaced by the best one reached so far, counted from the worse end, so the curve is monotone.
 

@@ -1,7 +1,7 @@
 """Classes of layers without a product of matrices: what they do with memory, the kind of their arithmetic, their names.
 
-A path such as `move/map/simple/Add+Relu`. Layers of one kind run similar loops and are learnt together: an operator
-that no entry has is predicted from others of its kind, and an operator of no known kind only from entries of its own.
+A path such as `move/map/simple/Add+Relu`. Layers of one kind run similar loops and are learnt together. An operator
+without entries is predicted from others of its kind, and an operator of no known kind only from entries of its own.
 """
 
 from collections.abc import Iterable, Sequence

@@ -43,18 +43,19 @@ _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 class LayerFeatures:
     """One layer as a loop nest over batch, groups, channels, output pixels and kernel taps.
 
-    `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool", or a
-    path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
-    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights; each step of
-    a recurrent layer reads the weights of its state again, which counts. `extra_operands` counts further tensors of the
-    output's shape that the layer reads, such as the other summand of a fused residual addition. `run` counts the
-    elements that a layer moves or combines without a jump in memory, 0 where nothing interrupts it: a transposition of
-    the last axis has runs of one element. `maps` counts the inputs that are feature maps, `Network.feature_maps`: other
-    readers wait for their conversion. `warm` states that the layer finds its weights and code in the caches of a
-    processor, as in a small network. `result_elements` counts the elements of the result where they are not those of
-    the loop nest: a transposed convolution adds up a larger product, which not every device writes. It is 0 elsewhere.
-    `parts` counts the tensors that a layer joins or divides, or the steps of a recurrent one: each has a start of its
-    own. `paged` states that a transposition reads or writes elements that are whole pages apart.
+    `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool". It may
+    be a path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes.
+    Sizes of layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights;
+    each step of a recurrent layer reads the weights of its state again, which counts. `extra_operands` counts further
+    tensors of the output's shape that the layer reads, such as the other summand of a fused residual addition. `run`
+    counts the elements that a layer moves or combines without a jump in memory, 0 where nothing interrupts it: a
+    transposition of the last axis has runs of one element. `maps` counts the inputs that are feature maps,
+    `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds its weights and
+    code in the caches of a processor, as in a small network. `result_elements` counts the elements of the result where
+    they are not those of the loop nest: a transposed convolution adds up a larger product, which not every device
+    writes. It is 0 elsewhere. `parts` counts the tensors that a layer joins or divides, or the steps of a recurrent
+    one: each has a start of its own. `paged` states that a transposition reads or writes elements that are whole pages
+    apart.
     """
 
     operator: str

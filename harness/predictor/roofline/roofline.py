@@ -8,12 +8,12 @@
     memory  = bytes of activations * seconds_per_byte
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory
 
-p is the overlap of the three, from 1 (one after the other) up. A runtime with several threads shares the work of a
-layer only if that is worth a second start-up: to wake the others, to wait for them, and to read what they wrote.
-Smaller layers take what one processor needs *alone*. Start and turn belong to the device's tiles. Launch, start-up,
-both rates and the factor of the kernel have a value for the device and, shrunk towards zero, offsets: for each class of
-operators, for each variant of one (kernel, stride, dilation), for how channels fill vectors, for readers of feature
-maps, and for warm layers. An unseen operator gets the offsets of its coarser classes, an unseen window those of the
+p is the overlap of the three, from 1 (one after the other) up. Several threads share the work of a layer only if that
+is worth a second start-up: waking the others, waiting for them, and reading what they wrote. Smaller layers take as
+long as one processor needs *alone*. Start and turn belong to the device's tiles. Launch, start-up, both rates and the
+factor of the kernel have a value for the device, and offsets from it that are shrunk towards zero. There is an offset
+for each class of operators, each variant of one (kernel, stride, dilation), how channels fill vectors, readers of
+feature maps, and warm layers. An unseen operator gets the offsets of its coarser classes, an unseen window those of the
 windows next to it. Latency grows with every size of a layer by construction, because waves, turns and bytes do;
 channels that fill vectors better may be faster.
 """

@@ -133,14 +133,13 @@ def _start(
 ) -> tuple[Floats, Floats]:
     """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
-    Layers whose time is not beyond its error, as of what moves nothing on the device, show no rate.
-    Weights start at the rate of layers that mostly read weights: they may come from a memory a thousand times slower
-    than that of maps, and a rate that fast is too small a part of any latency for the fit to correct it. Layers that
-    take hardly longer than the shortest ones show no such rate.
-    A single tile starts in less time than almost any layer has for each of its waves: with more, a tile of one pixel
-    would at first take longer than the layers, and the fit would then explain all time by bytes. The waves of an array
-    that holds its weights are long, and only products show its rate: layers that compute each channel separately, and
-    some operators, run on another unit that is far faster or slower.
+    Layers whose time is not beyond its error, as of what moves nothing on the device, show no rate. Weights start at
+    the rate of layers that mostly read weights. They may come from a memory a thousand times slower than that of maps:
+    the rate of maps would be too small a part of any latency for the fit to correct it. Layers that take hardly longer
+    than the shortest ones show no such rate. A single tile starts in less time than almost any layer has for each of
+    its waves. With more, a tile of one pixel would at first take longer than the layers, and the fit would then explain
+    all time by bytes. The waves of an array that holds its weights are long, and only products show its rate. Layers
+    that compute each channel separately, and some operators, run on another unit that is far faster or slower.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone. If scatters compare places, a fit
     without a start for them would explain their time by bytes.

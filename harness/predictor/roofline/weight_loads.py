@@ -1,8 +1,8 @@
 """The latency of layers after subtracting the weight loads that preceding layers hide.
 
 The probe of a single layer includes the full load of its weights, except for the part that its own work hides. In a
-network, a device with its own memory also loads them while earlier layers leave the memory idle, as far as its
-buffer has room beside the weights in use. So the sum of single layers is too long for a network.
+network, a device with its own memory also loads them while earlier layers leave the memory idle, if its buffer has room
+beside the weights in use. So the sum of single layers is too long for a network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors that the layers of a network share, and the standard error of a sum of predictions.
 
-A predictor that is wrong about one layer of a network is wrong about the next of the same operator for the same
+A predictor that is wrong about one layer of a network is wrong about the next of the same operator, for the same
 reason: a size it never saw, a fused activation, a layout. Adding such errors as if they were independent makes the
 interval of a network far too narrow. What a device does between layers, such as moving maps that its buffers do not
 hold, is wrong in all layers of a network alike, whatever their operators.

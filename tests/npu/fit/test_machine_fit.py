@@ -11,9 +11,9 @@ from device_agents.emulated_npu.machine import load_preset, parse_machine, prese
 from harness.errors import MeasurementError
 from harness.npu.fit import array_search
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
-from harness.npu.fit.layer_model import MultiplierArray, candidates
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import MachineFit, Parameter, fit_machine
+from harness.npu.fit.multiplier_array import MultiplierArray, candidates
 
 LAYERS = list(varied_layers(140, seed=3))
 MACHINES = (

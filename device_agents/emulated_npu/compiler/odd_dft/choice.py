@@ -59,7 +59,7 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
     it is forced, predicted to be slower. All stay direct on machines of other types than float32, and if the user fixes
     how layers are cut and chained but not how they are computed: such experiments are about the network's own layers.
     Raises NoDft for a forced DFT that is impossible: on a machine of another type, or with a block that is even, larger
-    than the buffers, or smaller than a kernel; DoesNotFit if the chosen memory has no room for the kernel DFTs.
+    than the buffers, or smaller than a kernel. Raises DoesNotFit if the chosen memory has no room for the kernel DFTs.
     """
     limit = min(LONGEST_BLOCK, largest_length(machine))
     check_options(options, machine, limit)

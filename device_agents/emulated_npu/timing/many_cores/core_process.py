@@ -1,9 +1,9 @@
 """One core of many, as a coroutine: its control unit, its queues and semaphores, by the rules of single_core.py.
 
 A core affects other cores only through its IO queue. So it runs ahead until that queue reaches a command whose end
-depends on others, and waits there: for a transfer, which ends when the shared resources say so; in a RECEIVE, for the
-message; in a SEND, for a free ring slot. It also waits between two inputs. When the end is known, the other queues
-catch up, so entries are still served in order of time. `StreamState` is what the cores of a stream of inputs share.
+depends on others, and waits there. A transfer waits for the shared resources, a RECEIVE for the message, a SEND for a
+free ring slot. The core also waits between two inputs. When the end is known, the other queues catch up, so entries are
+still served in order of time. `StreamState` is what the cores of a stream of inputs share.
 """
 
 from __future__ import annotations

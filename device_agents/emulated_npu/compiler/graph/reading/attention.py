@@ -1,4 +1,4 @@
-"""Attention of ONNX Runtime, a softmax of products of queries and keys times values, and rotary embeddings.
+"""The attention operators of ONNX Runtime: where their queries, keys and values are, and what they store of the past.
 
 Attention computes queries, keys and values from one input, MultiHeadAttention takes them, and in GroupQueryAttention
 several heads of queries share one of keys. Every sequence of a batch of GroupQueryAttention has the total length that
@@ -7,225 +7,21 @@ the node states.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
+from device_agents.emulated_npu.compiler.graph.reading.attention_heads import (
+    Heads,
+    attended,
+    behind,
+    causal,
+    divided,
+    mask_of,
+)
 from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
 from device_agents.emulated_npu.compiler.graph.reading.packed_weights import scaled_product
-from device_agents.emulated_npu.numpy_types import Array
-
-_MASKED = -10000.0
-"""What the runtime adds to the products of masked keys, where the node does not say it."""
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Cosines and sines (batch or 1, 1, rows, pairs), and whether a pair has neighbours or elements half apart."""
-
-    cosines: str
-    sines: str
-    pairs: int
-    interleaved: bool
-
-    @classmethod
-    def of(cls, found: Decomposition, places: tuple[int, int, int], rows: int, first: int = 0) -> Rotation:
-        """Read the inputs of a node: `places` are those of the tables and of the positions, of which there are `rows`.
-
-        Without positions, they count from `first`.
-        """
-        cosines, sines, positions = places
-        given, pairs = found.attributes(), found.shape(cosines, 2)[1]
-        tables, batch = [found.required(cosines), found.required(sines)], 1
-        if not found.input(positions):
-            rows_of = [found.sliced(table, 0, first, first + rows) for table in tables]
-        else:
-            shape, numbers = found.shape(positions, 0, 1, 2), found.required(positions)
-            if len(shape) == 2:
-                batch = shape[0]
-            else:  # of the first row
-                numbers = found.compute("Add", [found.reshaped(numbers, (1,)), found.integers(np.arange(rows))])
-            rows_of = [found.compute("Gather", [table, numbers], {"axis": 0}) for table in tables]
-        turned = [found.reshaped(part, (batch, 1, rows, pairs)) for part in rows_of]
-        is_interleaved = given.get("interleaved", 0) or given.get("rotary_interleaved", 0)
-        return cls(turned[0], turned[1], pairs, bool(is_interleaved))
-
-    def turned(self, found: Decomposition, tensor: str, shape: Sequence[int]) -> str:
-        """Return a tensor (batch, heads, rows, size) with the first elements of each row turned."""
-        size, width = shape[3], 2 * self.pairs
-        if width > size:
-            raise found.invalid(f"It turns {width} elements of {size}")
-        part = found.sliced(tensor, 3, 0, width) if width < size else tensor
-        first, second = self._halves(found, part, shape)
-        products = {
-            (half, angle): found.compute("Mul", [half, angle])
-            for half in (first, second)
-            for angle in (self.cosines, self.sines)
-        }
-        real = found.compute("Sub", [products[first, self.cosines], products[second, self.sines]])
-        imaginary = found.compute("Add", [products[first, self.sines], products[second, self.cosines]])
-        halves = [real, imaginary]
-        if self.interleaved:
-            columns = [found.reshaped(half, (*shape[:3], self.pairs, 1)) for half in halves]
-            halves = [found.reshaped(found.joined(columns, 4), (*shape[:3], width))]
-        rest = [found.sliced(tensor, 3, width, size)] if width < size else []
-        return found.joined([*halves, *rest], 3)
-
-    def _halves(self, found: Decomposition, part: str, shape: Sequence[int]) -> tuple[str, str]:
-        """Return the first and the second elements of the pairs."""
-        if not self.interleaved:
-            return found.sliced(part, 3, 0, self.pairs), found.sliced(part, 3, self.pairs, 2 * self.pairs)
-        pairs = found.reshaped(part, (*shape[:3], self.pairs, 2))
-        first, second = (
-            found.reshaped(found.sliced(pairs, 4, place, place + 1), (*shape[:3], self.pairs)) for place in (0, 1)
-        )
-        return first, second
-
-
-def embedding(found: Decomposition) -> None:
-    """Decompose RotaryEmbedding of a tensor by rows, or by heads."""
-    shape, pairs = found.shape(0, 3, 4), found.shape(2, 2)[1]
-    count, tensor = found.attributes().get("num_heads", 0), found.required(0)
-    rows = shape[-2]
-    rotation = Rotation.of(found, (2, 3, 1), rows)
-    if len(shape) == 4:
-        found.bound(rotation.turned(found, tensor, shape))
-        return
-    count = count or shape[2] // (2 * pairs)
-    if not count or shape[2] % count:
-        raise found.invalid(f"Its {count} heads do not divide {shape[2]} elements")
-    size = shape[2] // count
-    heads = found.transposed(found.reshaped(tensor, (*shape[:2], count, size)), (0, 2, 1, 3))
-    turned = rotation.turned(found, heads, (shape[0], count, rows, size))
-    found.bound(found.reshaped(found.transposed(turned, (0, 2, 1, 3)), shape))
-
-
-@dataclass(frozen=True)
-class _Heads:
-    """A tensor (batch, count, rows, size) of all heads."""
-
-    tensor: str
-    batch: int
-    count: int
-    rows: int
-    size: int
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Its shape."""
-        return self.batch, self.count, self.rows, self.size
-
-
-def _heads(found: Decomposition, tensor: str, shape: Sequence[int], count: int) -> _Heads:
-    """Divide the last axis of a tensor (batch, rows, count * size) into heads."""
-    batch, rows, width = shape
-    if count < 1 or width % count:
-        raise found.invalid(f"Its {count} heads do not divide {width} elements")
-    size = width // count
-    divided = found.reshaped(tensor, (batch, rows, count, size))
-    return _Heads(found.transposed(divided, (0, 2, 1, 3)), batch, count, rows, size)
-
-
-def _behind(found: Decomposition, past: str, heads: _Heads, rows: int) -> _Heads:
-    """Prepend the rows of the past to the new ones."""
-    if not rows:
-        return heads
-    joined = found.joined([past, heads.tensor], 2)
-    return _Heads(joined, heads.batch, heads.count, rows + heads.rows, heads.size)
-
-
-def _attended(
-    found: Decomposition, queries: _Heads, keys: _Heads, values: _Heads, biases: Sequence[str], sink: str = ""
-) -> None:
-    """Bind the result (batch, rows, heads * size); `sink` has another product for the softmax of each head."""
-    given, repeats = found.attributes(), queries.count // keys.count
-    if repeats * keys.count != queries.count or keys.shape[:3] != values.shape[:3]:
-        raise found.invalid(f"Its {queries.count} heads of queries read keys {keys.shape} and values {values.shape}")
-    first, others = queries.tensor, [found.transposed(keys.tensor, (0, 1, 3, 2)), values.tensor]
-    scores_shape = (*queries.shape[:3], keys.rows)
-    grouped = (queries.batch, keys.count, repeats, queries.rows)
-    if repeats > 1:
-        first = found.reshaped(first, (*grouped, queries.size))
-        shapes = ((keys.size, keys.rows), (values.rows, values.size))
-        others = [
-            found.reshaped(tensor, (keys.batch, keys.count, 1, *shape))
-            for tensor, shape in zip(others, shapes, strict=True)
-        ]
-    scores = found.compute("MatMul", [first, others[0]])
-    if repeats > 1:
-        scores = found.reshaped(scores, scores_shape)
-    scale = given.get("scale") or 1 / math.sqrt(queries.size)
-    softcap = given.get("softcap") or 0.0
-    scores = found.compute("Mul", [scores, found.number(scale / softcap if softcap else scale)])
-    if softcap:
-        bounded = found.compute("Tanh", [scores])
-        scores = found.compute("Mul", [bounded, found.number(softcap)])
-    for bias in biases:
-        scores = found.compute("Add", [scores, bias])
-    weights = _softmax(found, scores, scores_shape, sink)
-    if repeats > 1:
-        weights = found.reshaped(weights, (*grouped, keys.rows))
-    result = found.compute("MatMul", [weights, others[1]])
-    if repeats > 1:
-        result = found.reshaped(result, (*queries.shape[:3], values.size))
-    rows = found.transposed(result, (0, 2, 1, 3))
-    found.bound(found.reshaped(rows, (queries.batch, queries.rows, queries.count * values.size)))
-
-
-def _softmax(found: Decomposition, scores: str, shape: Sequence[int], sink: str) -> str:
-    if not sink:
-        return found.compute("Softmax", [scores], {"axis": -1})
-    spread = found.compute("Expand", [sink, found.integers((*shape[:3], 1))])
-    weights = found.compute("Softmax", [found.joined([scores, spread], 3)], {"axis": -1})
-    return found.sliced(weights, 3, 0, shape[3])
-
-
-def _causal(queries: _Heads, keys: _Heads, past: int, window: int = -1) -> Array:
-    """Return which keys each query reads: those up to its place after the past, within a window of this length."""
-    place = np.arange(past, past + queries.rows).reshape(-1, 1)
-    key = np.arange(keys.rows)
-    read: Array = (key <= place) & ((place - key < window) | (window < 0))
-    return read
-
-
-def _mask(found: Decomposition, place: int, queries: _Heads, keys: _Heads, past: int) -> list[str]:
-    """Return what is added to the products, (batch or 1, 1, rows or 1, keys): none, or one tensor."""
-    given, mask = found.attributes(), ""
-    if found.input(place):
-        mask = _of_padding(found, place, queries, keys)
-    if given.get("unidirectional", 0):
-        dtype = found.number_type
-        lowest = float(np.finfo(dtype).min)
-        read = _causal(queries, keys, past)[None, None]
-        read[..., -1, :] = True  # the runtime masks nothing for the last query, however many keys there are
-        if mask:
-            mask = found.compute("Where", [found.constant(read), mask, found.number(lowest)])
-        else:
-            mask = found.constant(np.where(read, 0.0, lowest).astype(dtype))
-    return [mask] if mask else []
-
-
-def _of_padding(found: Decomposition, place: int, queries: _Heads, keys: _Heads) -> str:
-    """Return the mask of padded keys: ones and zeros for keys, or ends of sequences, and then their starts."""
-    shape, filled = found.shape(place, 1, 2, 3), found.attributes().get("mask_filter_value", _MASKED)
-    batch, places = queries.batch, found.constant(np.arange(keys.rows, dtype=np.int32))
-    if shape in ((batch, keys.rows), (batch, queries.rows, keys.rows)):
-        rows = shape[1] if len(shape) > 2 else 1
-        given = found.reshaped(found.required(place), (batch, 1, rows, keys.rows))
-        read = found.compute("Greater", [given, found.constant(np.array(0, np.int32))])
-    elif shape in ((batch,), (2 * batch,)):
-        ends = found.reshaped(found.required(place), (shape[0] // batch, batch, 1, 1, 1))
-        read = found.compute("Less", [places, found.reshaped(found.sliced(ends, 0, 0, 1), (batch, 1, 1, 1))])
-        if len(shape) and shape[0] > batch:
-            start = found.reshaped(found.sliced(ends, 0, 1, 2), (batch, 1, 1, 1))
-            before = found.compute("Less", [places, start])
-            read = found.compute("And", [read, found.compute("Not", [before])])
-    else:
-        raise found.unsupported(f"The compiler does not support a mask of shape {list(shape)}")
-    lowest = float(np.finfo(found.number_type).min)
-    return found.compute("Where", [read, found.number(0.0), found.number(max(filled, lowest))])
+from device_agents.emulated_npu.compiler.graph.reading.rotary_embedding import Rotation, embedding
 
 
 def _of_one_input(found: Decomposition, product: str, places: tuple[int, int]) -> None:
@@ -239,7 +35,7 @@ def _of_one_input(found: Decomposition, product: str, places: tuple[int, int]) -
         raise found.unsupported("The compiler does not support its rotation or its shared past")
     starts = (0, sizes[0], 2 * sizes[0])
     queries, keys, values = (
-        _heads(found, found.sliced(product, 2, start, start + size), (batch, rows, size), count)
+        divided(found, found.sliced(product, 2, start, start + size), (batch, rows, size), count)
         for start, size in zip(starts, sizes, strict=True)
     )
     (mask_place, past_place), past = places, 0
@@ -249,14 +45,14 @@ def _of_one_input(found: Decomposition, product: str, places: tuple[int, int]) -
         parts = [
             found.reshaped(found.sliced(found.required(past_place), 0, part, part + 1), shape[1:]) for part in (0, 1)
         ]
-        keys, values = (_behind(found, *pair, past) for pair in zip(parts, (keys, values), strict=True))
+        keys, values = (behind(found, *pair, past) for pair in zip(parts, (keys, values), strict=True))
     if found.output(1):
         kept = [found.reshaped(heads.tensor, (1, *heads.shape)) for heads in (keys, values)]
         found.bound(found.joined(kept, 0), 1)
-    biases = _mask(found, mask_place, queries, keys, past)
+    biases = mask_of(found, mask_place, queries, keys, past)
     if places[0] == 3 and found.input(5):
         biases.append(found.input(5))
-    _attended(found, queries, keys, values, biases)
+    attended(found, queries, keys, values, biases)
 
 
 def _attention(found: Decomposition) -> None:
@@ -266,14 +62,14 @@ def _attention(found: Decomposition) -> None:
     _of_one_input(found, product, (3, 4))
 
 
-def _given_heads(found: Decomposition, place: int, shape: tuple[int, ...], offset: int) -> _Heads:
+def _given_heads(found: Decomposition, place: int, shape: tuple[int, ...], offset: int) -> Heads:
     """Return queries, keys or values (batch, rows, heads * size), plus their part of the bias, or by heads."""
     tensor, count = found.required(place), found.attributes().get("num_heads", 0)
     if len(shape) == 4:
-        return _Heads(tensor, *shape)
+        return Heads(tensor, *shape)
     if found.input(3):
         tensor = found.compute("Add", [tensor, found.sliced(found.input(3), 0, offset, offset + shape[2])])
-    return _heads(found, tensor, shape, count)
+    return divided(found, tensor, shape, count)
 
 
 def _several_inputs(found: Decomposition) -> None:
@@ -287,13 +83,13 @@ def _several_inputs(found: Decomposition) -> None:
     values = _given_heads(found, 2, found.shape(2, len(second)), 2 * first[2])
     past = found.shape(6, 4)[2] if found.input(6) else 0
     if past:
-        keys, values = (_behind(found, found.required(place), heads, past) for place, heads in ((6, keys), (7, values)))
+        keys, values = (behind(found, found.required(place), heads, past) for place, heads in ((6, keys), (7, values)))
     found.bound(keys.tensor, 1)
     found.bound(values.tensor, 2)
-    biases = _mask(found, 4, queries, keys, past)
+    biases = mask_of(found, 4, queries, keys, past)
     if found.input(5):
         biases.append(found.input(5))
-    _attended(found, queries, keys, values, biases)
+    attended(found, queries, keys, values, biases)
 
 
 def _grouped(found: Decomposition) -> None:
@@ -318,36 +114,36 @@ def _grouped(found: Decomposition) -> None:
     if given.get("do_rotary", 0):
         rotation = Rotation.of(found, (7, 8, 9), rows, past)
         queries, keys = (
-            _Heads(rotation.turned(found, heads.tensor, heads.shape), *heads.shape) for heads in (queries, keys)
+            Heads(rotation.turned(found, heads.tensor, heads.shape), *heads.shape) for heads in (queries, keys)
         )
     kept = []
     for place, heads in ((3, keys), (4, values)):
         before = found.sliced(found.required(place), 2, 0, past) if past else ""
-        whole = _behind(found, before, heads, past)
+        whole = behind(found, before, heads, past)
         rest = (batch, pairs, max(buffer - whole.rows, 0), whole.size)  # the runtime clears the end of a buffer
         after = [found.constant(np.zeros(rest, found.number_type))] if all(rest) else []
         found.bound(found.joined([whole.tensor, *after], 2), place - 2)
         kept.append(whole)
     keys, values = kept
-    read, dtype = _causal(queries, keys, past, given.get("local_window_size", -1)), found.number_type
+    read, dtype = causal(queries, keys, past, given.get("local_window_size", -1)), found.number_type
     biases = [found.constant(np.where(read, 0.0, np.finfo(dtype).min).astype(dtype))] if not read.all() else []
     if found.input(10):
         biases.append(found.input(10))
-    _attended(found, queries, keys, values, biases, _sink(found, count))
+    attended(found, queries, keys, values, biases, _sink(found, count))
 
 
-def _parts(found: Decomposition, shape: tuple[int, int, int], count: int, pairs: int) -> list[_Heads]:
+def _parts(found: Decomposition, shape: tuple[int, int, int], count: int, pairs: int) -> list[Heads]:
     """Return queries, keys and values of a GroupQueryAttention: three inputs, or columns of one."""
     batch, rows, width = shape
     if found.input(1):
         counts = ((0, count), (1, pairs), (2, pairs))
-        return [_heads(found, found.required(place), found.shape(place, 3), number) for place, number in counts]
+        return [divided(found, found.required(place), found.shape(place, 3), number) for place, number in counts]
     if width % (count + 2 * pairs):
         raise found.invalid(f"Its {count} and twice {pairs} heads do not divide {width} elements")
     size, start, parts = width // (count + 2 * pairs), 0, []
     for number in (count, pairs, pairs):
         part = found.sliced(found.required(0), 2, start, start + number * size)
-        parts.append(_heads(found, part, (batch, rows, number * size), number))
+        parts.append(divided(found, part, (batch, rows, number * size), number))
         start += number * size
     return parts
 

@@ -49,10 +49,10 @@ def candidate_cuts(
 ) -> Iterator[tuple[list[Cuts], ...]]:
     """Yield stages of cuts of the last layer, one more axis in each, each with groups of cuts from coarse to fine.
 
-    The groups of a stage are alternatives: rows, tiles that are about square, which have less halo, and parts of the
-    channels, which have none; or parts that lie together in the output, and in the input; or, after products of two
-    computed tensors, rows of one matrix after the other. With a forced `tile`, its height and width along the last two
-    spatial axes are the only cut.
+    The groups of a stage are alternatives. These are rows, tiles that are about square, which have less halo, and parts
+    of the channels, which have none; or parts that lie together in the output, and in the input. After products of two
+    computed tensors they are rows of one matrix after the other. With a forced `tile`, its height and width along the
+    last two spatial axes are the only cut.
     """
     layer = layers[-1]
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
