@@ -71,7 +71,7 @@ def _lowest(costs: Floats, rows: Rows, count: int) -> Ints:
     while True:
         limit = np.partition(costs, taken - 1)[taken - 1] if taken < len(costs) else np.inf
         near = np.flatnonzero(costs <= limit)
-        near = near[np.argsort(costs[near], kind="stable")]
+        near = near[np.argsort(costs[near], kind="stable")][:taken]
         _, first = np.unique(rows[near], axis=0, return_index=True)
         if len(first) >= count or taken >= len(costs):
             return near[np.sort(first)[:count]]

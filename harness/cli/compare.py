@@ -133,7 +133,7 @@ def _uncovered(compared: TableComparison, tables: tuple[Lut, Lut]) -> CoverageEr
         whys.append(f"{side} lacks {first_names(layers, _NAMED)}")
         devices.append(table.device)
     step = f"Profile the networks on {' and '.join(dict.fromkeys(devices))} and build the tables again, or omit them"
-    return CoverageError("; ".join(whats), why="\n".join(whys), next_step=step)
+    return CoverageError("; ".join(whats), why="; ".join(whys), next_step=step)
 
 
 def _show(compared: TableComparison, shown: ShownLayers) -> None:

@@ -87,8 +87,8 @@ def estimate(
         estimate_candidates(candidates, choice, reading, workspace, json=json)
         return
     if not models or candidates != SpaceOptions():
-        step = "Name at least one network, or give --space with --candidates"
-        raise UsageError("There is nothing to estimate", next_step=step)
+        what = "Some options are only for search spaces" if models else "There is nothing to estimate"
+        raise UsageError(what, next_step="Name networks only, or give --space and --candidates instead")
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
 

@@ -134,7 +134,7 @@ def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> 
         f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in total"
     )
     if result.refused:
-        note(f"The device refused {result.refused} probes; `harness lut build` omits their layers")
+        note(f"The device refused {result.refused} probes; `harness lut build` omits their layers: {result.refusal}")
     if result.unsettled:
         note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
     if result.machine is not None:

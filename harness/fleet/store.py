@@ -91,6 +91,10 @@ class Acceptance:
     change: float
     reason: str
 
+    def covers(self, since: str, change: float, halfwidth: float) -> bool:
+        """Return whether a change of the subject is accepted: begun by the night, and no larger beyond its error."""
+        return since[:10] <= self.night and 0 < change / self.change <= 1 + halfwidth / abs(self.change)
+
 
 class FleetStore(DurableFile):
     """Health, golden bands and nights of one workspace; one per thread, use as a context manager."""

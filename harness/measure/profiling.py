@@ -55,7 +55,7 @@ class ProfileResult:
     The device refused `refused` probes. `refused_networks` are those that are not in the campaign. `unsettled` probes
     missed the target interval; `median_runs` is the median number of timed runs of a probe. `drift` is the largest
     change of the reference probe during the campaign, as a fraction. `machine` is the verdict on the machine, None
-    before the fleet has judged it.
+    before the fleet has judged it. `refusal` is the first refused probe with the reason.
     """
 
     campaign: int
@@ -71,6 +71,7 @@ class ProfileResult:
     drift: float
     refused_networks: tuple[RefusedNetwork, ...] = ()
     machine: MachineNoise | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,11 +252,10 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         what = "The budget was used up before every probe was measured" if larger else "Not every probe was measured"
         step = f"Run the same command{' with a larger --budget' if larger else ''}; it continues from here"
         raise CampaignIncomplete(what, why=why, next_step=step)
+    refusals = [f"{record.label}: {record.refused}" for record in probes.values() if record.refused]
     if not samples:
-        first = next(record for record in probes.values() if record.refused)
-        step = f"Find what is missing with `harness devices check {campaign.device}`"
-        what, why = f"{campaign.device} refuses every probe", f"{first.label}: {first.refused}"
-        raise BackendError(what, why=why, next_step=step)
+        step = "Correct the device's runtime or its options in devices.toml, then add --fresh to the same command"
+        raise BackendError(f"{campaign.device} refuses every probe", why=refusals[0], next_step=step)
     measured = {probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights}
     batches = plan.batches if policy.runs is None else ()
     own = ({probe: measured[probe] for probe in batch.probes if probe in measured} for batch in batches)
@@ -268,7 +268,8 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         device_seconds=journal.spent_s(campaign.id),
         wall_seconds=0.0,
         resumed=False,
-        refused=sum(record.refused is not None for record in probes.values()),
+        refused=len(refusals),
+        refusal=next(iter(refusals), ""),
         unsettled=len(short),
         median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
         drift=drift_of(samples.get(campaign.reference, ()), campaign.clock).change,

@@ -25,6 +25,8 @@ _NEWEST, _ENOUGH = 5, 3
 """Runs that are kept, because devices and hosts change, and how many predict without the run of the package."""
 _ERROR, _FARTHEST = 0.35, 6.0
 """The standard error of the logarithm of a predicted time: a factor of 1.4. Beyond so many of them it is the same."""
+_ALIKE = 0.3
+"""Runs whose efforts differ by up to this logarithm more than those of the nearest one predict beside it."""
 _NORMAL = statistics.NormalDist()
 _PACE_S = 0.4
 """Seconds at the pace of an earlier run that count beside those of the present one."""
@@ -92,9 +94,13 @@ class TimeLeft:
     def remaining_s(self) -> float | None:
         """The seconds that are left, None while nothing is known of them."""
         now_s = self.clock()
-        known = [left_s for run in self._like() if (left_s := self._after(run, now_s)) is not None]
+        efforts = {**self._ahead, **{one.name: one.effort for one in self.run}}
+        known = [
+            (_apart(run, efforts), left_s) for run in self._like() if (left_s := self._after(run, now_s)) is not None
+        ]
         if known:
-            return statistics.median(known)
+            farthest = min(known)[0] + _ALIKE
+            return statistics.median(left_s for apart, left_s in known if apart <= farthest)
         return self._left_of_phase(self._by_own_steps(), now_s) if self._share else None
 
     @property
@@ -151,6 +157,12 @@ def _lasting_s(expected_s: float, gone_s: float) -> float:
         return expected_s
     at = min(math.log(gone_s / max(expected_s, 1e-9)) / _ERROR, _FARTHEST)
     return gone_s * math.exp(_ERROR * (_NORMAL.inv_cdf((1 + _NORMAL.cdf(at)) / 2) - at))
+
+
+def _apart(earlier: Run, efforts: Mapping[str, float | None]) -> float:
+    """Return the mean difference of the logarithms of an earlier run's efforts from the known ones."""
+    pairs = [(one.effort, effort) for one in earlier if one.effort and (effort := efforts.get(one.name))]
+    return statistics.fmean(abs(math.log(effort / own)) for own, effort in pairs) if pairs else 0.0
 
 
 def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from harness.slowdowns.findings import UNCHANGED
 from harness.text import Part, Table, milliseconds, signed_percent
 
 if TYPE_CHECKING:
-    from harness.fleet.store import Acceptance
     from harness.nightly.night_rehearsal import Rehearsal
     from harness.nightly.set_history import SetHistory
 
@@ -143,16 +143,17 @@ def accepted_table(accepted: Sequence[Acceptance]) -> Table:
 
 
 def rehearsal_table(rehearsed: Sequence[Rehearsal], factors: Mapping[str, float]) -> Table:
-    """Return what a report would list of each subject with a factor, and what it can detect."""
+    """Return what a report would list of each subject with a factor, and what it detects, rounded up."""
     rows = []
     for one in rehearsed:
         listed = {change.name: change for change in one.compared.changes if change.state != "passed"}
         for name, factor in factors.items():
             change = listed.get(name)
-            invented, least = signed_percent(factor - 1), signed_percent(one.least[name]) if name in one.least else ""
+            least = math.ceil(1000 * one.least[name]) / 1000 if name in one.least else math.inf
             found = ("not found", "", "")
             if change is not None:
                 found = (signed_percent(change.change), milliseconds(change.before_s), milliseconds(change.after_s))
-            rows.append((one.compared.set, name, invented, *found, least))
+            at_least = signed_percent(least) if math.isfinite(least) else ""
+            rows.append((one.compared.set, name, signed_percent(factor - 1), *found, at_least))
     header = ("set", "subject", "invented", "found", "before ms", "now ms", "detectable from")
     return Table(header, rows, left=2)

@@ -44,10 +44,7 @@ class ComparisonRules:
             (
                 one
                 for one in self.accepted
-                if (one.device, one.set, one.subject) == place
-                and change.since[:10] <= one.night
-                and change.change / one.change > 0
-                and abs(change.change) <= abs(one.change) + halfwidth
+                if (one.device, one.set, one.subject) == place and one.covers(change.since, change.change, halfwidth)
             ),
             None,
         )

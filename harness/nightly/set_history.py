@@ -36,9 +36,15 @@ class SetHistory:
     machine: str = ""
 
     def acceptance(self, history: SubjectHistory) -> Acceptance | None:
-        """Return the acceptance of a subject's change, None if nobody accepted one."""
-        name = subject_id(history.subject)
-        return next((one for one in self.accepted if one.subject == name), None)
+        """Return the acceptance of a subject's last step, None if nobody accepted it."""
+        if not history.steps:
+            return None
+        step, last, name = history.steps[-1], history.nights[-1], subject_id(history.subject)
+        halfwidth = last.halfwidth_s / last.level_s
+        return next(
+            (one for one in self.accepted if one.subject == name and one.covers(step.night, step.change, halfwidth)),
+            None,
+        )
 
 
 def set_histories(

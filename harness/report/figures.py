@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from bokeh import plotting
 from bokeh.embed import json_item
-from bokeh.models import BasicTickFormatter, ColumnDataSource, HoverTool, LogTickFormatter, Range1d
+from bokeh.models import BasicTickFormatter, ColumnDataSource, HoverTool, LogTickFormatter, NoOverlap, Range1d
 from bokeh.models.renderers import GlyphRenderer
 from bokeh.plotting import figure
 
@@ -160,6 +160,7 @@ def base_figure(
         axis.major_label_text_font_size = axis.axis_label_text_font_size = _FONT
         axis.major_label_text_font = axis.axis_label_text_font = "system-ui, sans-serif"
         axis.axis_label_text_font_style = "normal"
+    plot.xaxis.major_label_policy = NoOverlap()
     for axis, scale in zip((plot.xaxis, plot.yaxis), scales, strict=True):
         log = scale == "log"
         axis.formatter = LogTickFormatter(min_exponent=5) if log else BasicTickFormatter(use_scientific=False)

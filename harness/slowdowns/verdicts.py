@@ -23,8 +23,8 @@ class Track:
     """A subject over the nights that have it; the last one is tonight.
 
     `deviation_s` are its deviations from the reference on `nights`, which are indices. `error_s` are their standard
-    errors, which include scatter between nights, with `freedom` degrees of freedom. Changes are fractions of `unit_s`.
-    `samples` are the adjusted samples.
+    errors, which include scatter between nights, with `freedom` degrees of freedom. `unit_s` is the latency of the
+    reference. `samples` are the adjusted samples.
     """
 
     subject: Subject
@@ -34,6 +34,10 @@ class Track:
     freedom: float
     unit_s: float
     samples: tuple[Floats, ...]
+
+    def latency_s(self, level: Level) -> float:
+        """Return the latency of a level; changes from it are fractions of this."""
+        return self.unit_s + level.value if self.unit_s + level.value > 0 else self.unit_s
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ class ChangeLimits:
 
 @dataclass(frozen=True)
 class ChangeSize:
-    """The relative size of a change, half of its 95 % interval, and its p-value."""
+    """The relative size of a change from a latency, half of its 95 % interval, and its p-value."""
 
+    before_s: float
     change: float
     halfwidth: float
     p_value: float
@@ -134,10 +139,10 @@ def _level_before(verdict: TrackVerdict, limits: ChangeLimits) -> Level | None:
 
 def _between(track: Track, before: Level, after: Level, subjects: float = 1.0) -> ChangeSize:
     """Return the change from one level to another, with its p-value corrected for the number of subjects."""
-    apart_s = float(np.hypot(before.stderr, after.stderr))
-    halfwidth = float(student.ppf(0.975, track.freedom)) * apart_s / track.unit_s
+    before_s, apart_s = track.latency_s(before), float(np.hypot(before.stderr, after.stderr))
+    halfwidth = float(student.ppf(0.975, track.freedom)) * apart_s / before_s
     p_value = min(1.0, difference_p(before, after, track.freedom) * subjects)
-    return ChangeSize((after.value - before.value) / track.unit_s, halfwidth, p_value)
+    return ChangeSize(before_s, (after.value - before.value) / before_s, halfwidth, p_value)
 
 
 def _finding(
@@ -157,7 +162,7 @@ def _finding(
         change=size.change,
         interval=(size.change - size.halfwidth, size.change + size.halfwidth),
         p_value=size.p_value,
-        latency_s=track.unit_s if track.subject.kind != "device" else 0.0,
+        latency_s=size.before_s if track.subject.kind != "device" else 0.0,
         since=nights[began].date,
         nights=count,
         until=None if ended is None else nights[track.nights[ended]].date,
@@ -168,7 +173,7 @@ def _finding(
 def smallest_detectable(verdict: TrackVerdict, limits: ChangeLimits) -> Detectable:
     """Return the smallest change of a subject that tonight detects."""
     track = verdict.track
-    apart = float(np.hypot(verdict.base.stderr, track.error_s[-1])) / track.unit_s
+    apart = float(np.hypot(verdict.base.stderr, track.error_s[-1])) / track.latency_s(verdict.base)
     found = float(student.ppf(_FOUND, track.freedom)) * apart
     change = max(float(student.isf(limits.each / 2, track.freedom)) * apart, limits.threshold) + found
     return Detectable(track.subject, change if math.isfinite(change) else math.inf)

@@ -12,7 +12,7 @@ import pytest
 from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space
-from harness.architecture_search import candidates
+from harness.architecture_search import candidates, ranking
 from harness.architecture_search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
 from harness.architecture_search.ranking import Selection, best_of, rank_on_cluster, rank_span
 from harness.architecture_search.search_space import SearchSpace
@@ -63,6 +63,16 @@ def test_the_best_of_all_spans_are_kept(
     assert (found.seen, found.under, found.unknown) == (1000, len(under), 0)
     none = best_of((rank_span(estimator, span, Selection(30, 0.0)) for span in array_spans(rows, scores)), selection)
     assert (len(none.rows), none.fastest_s) == (0, latencies.min())
+
+
+def test_few_of_many_equal_candidates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all costs are equal, the first distinct rows are the best, and not all rows are sorted for that."""
+    seen: list[int] = []
+    unique = np.unique
+    monkeypatch.setattr(np, "unique", lambda rows, **options: seen.append(len(rows)) or unique(rows, **options))
+    rows = np.repeat(np.arange(1000)[:, None], 3, axis=0)
+    assert ranking._lowest(np.zeros(3000), rows, 10).tolist() == list(range(0, 30, 3))
+    assert max(seen) <= 80
 
 
 @pytest.mark.parametrize("unscored", [0, 1, 250])

@@ -32,7 +32,9 @@ def test_names_of_digits_and_symbols_are_cut() -> None:
 
 
 def test_sentences_fold_at_words() -> None:
-    """A cell of several words keeps all of them."""
+    """A cell of several words keeps all of them, and folds before a name beside it is cut."""
+    table = "npu01/2026-11-28-joint-e6fd639a"
+    assert table in lay_out(("device", "table", "why"), [("npu01", table, "the golden probe is bad")], 3, width=60)[1]
     rows = [("cpu01", "the golden probe was outside its band in the last night")]
     lines = lay_out(("device", "why"), rows, 2, width=30)
     assert " ".join(" ".join(lines[1:]).split()) == "cpu01 the golden probe was outside its band in the last night"

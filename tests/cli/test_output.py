@@ -19,6 +19,17 @@ def test_table_aligns_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == ["name    op       ms", "a       Conv    1.5", "longer  Add   12.25"]
 
 
+def test_a_note_stands_after_what_was_printed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that holds both streams has their lines in order, although stdout is buffered."""
+    with (tmp_path / "log").open("w+") as log, os.fdopen(os.dup(log.fileno()), "w", 1) as stderr:
+        monkeypatch.setattr("sys.stdout", log)
+        monkeypatch.setattr("sys.stderr", stderr)
+        output.print_line("result")
+        output.note("next step")
+        log.seek(0)
+        assert log.read() == "result\nnext step\n"
+
+
 def test_table_with_bars_has_a_last_column_flush_left(capsys: pytest.CaptureFixture[str]) -> None:
     """The column of bars starts at the same place in every row."""
     output.print_table(("n", "bar"), [("1", "#"), ("10", "####")], left=0, bars=True)

@@ -32,6 +32,12 @@ def harness(tmp_path: Path) -> Harness:
     return found
 
 
+def test_options_of_search_spaces_need_one(harness: Harness) -> None:
+    """Networks with an engine are refused for the option, and not because there were no networks."""
+    found = harness("estimate", "d.onnx", "--engine", "dask=tcp://127.0.0.1:1").assert_refused(2)
+    assert "only for search spaces" in found.stderr and "nothing to estimate" not in found.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -82,6 +82,20 @@ def test_a_run_that_did_nothing_in_a_phase_does_not_predict_it(command: Command)
     assert left_s == pytest.approx([71.0, 71.0, 51.0])
 
 
+def test_runs_of_the_nearest_effort_predict_the_others_do_not(command: Command) -> None:
+    """Of earlier runs whose steps did not take in proportion to their effort, those of a like size count."""
+    runs = []
+    for effort, speed in ((1.0, 0.1), (1.1, 0.1), (100.0, 4.0), (110.0, 4.0)):
+        command.speeds["measuring"] = speed
+        command.start([])
+        command.go("measuring", effort)
+        runs.append(command.left.run)
+    for effort, expected_s in ((1.2, 0.12), (90.0, 360.0)):
+        command.start(runs)
+        command.left.see(Progress("measuring", 0, 0, effort=effort))
+        assert command.left.remaining_s == pytest.approx(expected_s)
+
+
 def test_the_effort_of_steps_is_known_before_the_first_one_is_done() -> None:
     """A stage reports the root of its number of steps, or the effort that it is given, when it begins."""
     seen: list[Progress] = []

@@ -12,7 +12,7 @@ from harness.nightly.set_comparison import subject_id
 from harness.nightly.set_history import SetHistory
 from harness.report.nights import night_history
 from harness.report.nights.night_history import render_history, write_history
-from harness.slowdowns.subject_history import SubjectHistory, histories
+from harness.slowdowns.subject_history import Step, SubjectHistory, histories
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -68,12 +68,15 @@ def test_slower_layer_stands_first_when_sorted_by_its_step(
 
 
 def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An accepted step is shown with its reason and not in the colour of warnings."""
+    """An accepted step is shown with its reason and not in the colour of warnings; a later step is not accepted."""
     monkeypatch.setattr(night_history, "MAX_FIGURES", 1)
     assert "bad" in render_history([history(subjects)], "").split("<table>")[2].partition("</table>")[0]
     page = render_history([history(subjects, accepted="compiler 2.1")], "")
     table = page.split("<table>")[2].partition("</table>")[0]
     assert "compiler 2.1" in table and "bad" not in table
+    for change, night in ((-0.1, "2026-11-07"), (0.5, "2026-11-07")):
+        later = tuple(replace(one, steps=(*one.steps, Step(night, change, ()))) for one in subjects if one.steps)
+        assert "compiler 2.1" not in render_history([history(later, accepted="compiler 2.1")], "")
 
 
 def test_steps_of_all_sets_come_first(subjects: tuple[SubjectHistory, ...]) -> None:

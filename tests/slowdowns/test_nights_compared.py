@@ -48,6 +48,17 @@ def test_a_slower_layer_is_the_only_finding(earlier: int) -> None:
     assert "layer5" in finding.summary and "new tonight" in finding.summary
 
 
+def test_a_layer_that_is_fast_again_is_compared_with_its_slow_nights() -> None:
+    """The change is a fraction of the latency of the nights before, not of the usual latency."""
+    slow = MadeDevice(slow={5: 1.2})
+    slower, faster = (
+        next(one for one in compared(nights).findings if (one.subject.name, one.state) == (layer_name(5), "new"))
+        for nights in ([*[USUAL] * 4, slow], [*[USUAL] * 4, slow, slow, slow, USUAL])
+    )
+    assert faster.change == pytest.approx(1 / 1.2 - 1, abs=0.01)
+    assert faster.latency_s == pytest.approx(1.2 * slower.latency_s, rel=0.01)
+
+
 def test_a_faster_layer_is_an_improvement() -> None:
     """A speed-up is a finding and no regression."""
     comparison = compared([*[USUAL] * 4, MadeDevice(slow={7: 0.95})])

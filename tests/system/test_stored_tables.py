@@ -135,7 +135,7 @@ def test_uncovered_networks_end_the_comparison_with_their_exit_code(shelf: Harne
     (network,) = found.json["networks"]
     lacking = network["a_unknown"]
     assert lacking == network["b_unknown"] and f"lacks {len(lacking)} layers of dscnn" in found.stderr
-    assert newest in found.stderr and lacking[0] in found.stderr
+    assert newest in found.stderr and lacking[0] in found.stderr and "; B lacks" in found.stderr
     shelf("compare", newest, "null01/none").assert_refused(3, mentions=("null01/none",))
 
 

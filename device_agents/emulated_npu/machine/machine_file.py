@@ -118,7 +118,7 @@ def preset_text(name: str) -> str:
     """Return the TOML of a built-in machine, with the source of each number; raise as `load_preset`."""
     if name not in preset_names():
         why = f"{_suggestion(name, preset_names())}Presets: {', '.join(preset_names())}"
-        raise InvalidMachine(f"There is no machine {name!r}", why, "Name a preset or a TOML file")
+        raise InvalidMachine(f"There is no machine {name!r}", why, "Name one of the presets")
     return resources.files(__package__).joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
 
 

@@ -1,8 +1,9 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
-On a terminal, heads are stacked, names are cut in the middle, where they differ least, and sentences are folded at
-words. Names of the first column that differ are shown different. Numbers are neither cut nor folded: a number without
-its end is a different number. Columns that do not fit are printed below the others, after the first column.
+On a terminal, heads are stacked and sentences are folded at words; if that does not suffice, names are cut in the
+middle, where they differ least. Names of the first column that differ are shown different. Numbers are neither cut nor
+folded: a number without its end is a different number. Columns that do not fit are printed below the others, after the
+first column.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class _Column:
     def width(self) -> int:
         """The width of the longest cell."""
         return max((_cell_len(one) for one in self.cells), default=0)
+
+    @property
+    def has_sentences(self) -> bool:
+        """Whether a cell is folded, and not cut, where the column is narrow."""
+        return any(len(one.split()) >= _SENTENCE_WORDS for one in self.cells)
 
     @property
     def least(self) -> int:
@@ -147,11 +153,12 @@ def _head_lines(head: str, column: _Column) -> list[str]:
 
 
 def _shrink(widths: list[int], columns: Sequence[_Column], room: int) -> None:
-    """Narrow the widest text until all columns fit, or no text can be narrower."""
+    """Narrow the widest sentences, then the widest text, until all columns fit, or no text can be narrower."""
     while sum(widths) > room:
         wide = [at for at, one in enumerate(columns) if one.is_text and widths[at] > one.least]
         if not wide:
             return
+        wide = [at for at in wide if columns[at].has_sentences] or wide
         widths[max(wide, key=lambda at: widths[at])] -= 1
 
 

@@ -43,7 +43,9 @@ def error_fields(error: ErrorRecord) -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, apart from the result."""
+    """Print a line on stderr, apart from the result but after what was printed of it: a log may hold both."""
+    with contextlib.suppress(OSError):  # the next line of the result raises it
+        sys.stdout.flush()
     _print_folded(printable(text), sys.stderr)
 
 

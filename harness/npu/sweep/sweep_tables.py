@@ -16,6 +16,7 @@ Metric = Literal["cycles", "milliseconds"]
 _BAR = 24
 _MOST_REASONS = 10
 _MOST_NAMES = 3
+_MOST_SLOWER = 2
 SENSITIVITY = 0.1
 """A curve whose distance from its chord is at most this fraction of its height has no knee."""
 FLAT = 0.02
@@ -203,13 +204,14 @@ def _pareto_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
 
 def _slower_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
     slower = [(point, point.slower_than) for point in sweep.points if point.slower_than]
-    for point, than in slower[:_MOST_REASONS]:
+    slower.sort(key=lambda one: -one[1].slower_by)
+    for point, than in slower[:_MOST_SLOWER]:
         smaller = f"{than.key}={shown(than.key, than.value)}"
         text = f"{_settings(sweep, point)} takes {than.slower_by:.1%} more than {smaller}"
         there = f"the program for {smaller} takes {than.cycles:,.0f} cycles there"
         yield "slower", f"{text}; the {than.because} is to blame: {there}"
-    if len(slower) > _MOST_REASONS:
-        yield "", f"and {len(slower) - _MOST_REASONS} more; --json and --csv have them"
+    if len(slower) > _MOST_SLOWER:
+        yield "", f"and {len(slower) - _MOST_SLOWER} more, by less; --json and --csv have them"
 
 
 def _tied_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:

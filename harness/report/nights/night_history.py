@@ -114,7 +114,9 @@ def _curve(history: SubjectHistory) -> dict[str, object]:
     """Return a small drawing of a time series: the points of the nights, and the marks of the steps."""
     values = [night.latency_s for night in history.nights]
     held = [*values, *(night.level_s for night in history.nights)]
-    low, span = min(held), (max(held) - min(held)) or 1.0
+    middle = (max(held) + min(held)) / 2
+    span = max(max(held) - min(held), _LEAST_ROOM * middle) or 1.0
+    low = middle - span / 2
     across = (_WIDTH - 2 * _MARGIN) / max(1, len(values) - 1)
 
     def place(at: int, value: float) -> tuple[float, float]:

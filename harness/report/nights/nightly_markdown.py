@@ -100,7 +100,7 @@ def _changes(changes: Sequence[Change]) -> str:
         for one in changes
     ]
     header = ("device", "subject", "before", "now", "change [95 %]", "p", "since", "likely cause")
-    return _table(header, rows, "lllrrlll")
+    return _table(header, rows, "llrrrlll")
 
 
 def _accepted(changes: Sequence[Change]) -> str:
