@@ -76,7 +76,7 @@ class _Change(NamedTuple):
 def other_chains(
     planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
-    """Yield chains of a graph in which one runs in another way, is joined to the next, ends elsewhere, or is cut in two.
+    """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
     Each comes with the key of its change; those that are estimated to gain most come first. They have the halo buffer
     of these chains. Changes that were `tried`, or are estimated to take far longer, are left out, and all if the
@@ -87,8 +87,8 @@ def other_chains(
         return
     planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
-    changes = [change for change in (*_other_ways(decisions), *_other_ends(planner, decisions)) if change.key not in tried]
-    for change in sorted(changes, key=itemgetter(0, 1, 2)):
+    found = (*_other_ways(decisions), *_other_ends(planner, decisions))
+    for change in sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2)):
         with contextlib.suppress(DoesNotFit):
             new = (change.decision,) if change.decision is not None else _decisions(within, change.key)
             yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.count :])
