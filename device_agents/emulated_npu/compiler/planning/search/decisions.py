@@ -11,14 +11,18 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import MAX_CHAIN, ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import (
+    MAX_CHAIN,
+    SHORT,
+    ChainOutline,
+    Decision,
+    Planner,
+)
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
-_SHORT = 24
-"""Layers of a graph that is tried as one chain."""
 _ABOUT = 0.02
 """How much longer another way to run a chain may be predicted to take."""
 _CLOSE, _CLOSER = 1.1, 1.03
@@ -54,13 +58,13 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
             within = planner.assuming(place).within(_halo_bytes(decisions))
             yield _decisions(within, within.longer(decisions).ends)
     count = len(planner.graph.layers)
-    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
+    if 1 < count <= SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
 
 class _Change(NamedTuple):
-    """Another choice for `count` chains from `place` on, with how much longer it is estimated to take.
+    """Another choice for `replaced` chains from `place` on, with how much longer it is estimated to take.
 
     `key` names it: where its chains begin and end, and for another way to run the same layers also its plans. That way
     is `decision`; what runs between other ends is decided when the change is tried.
@@ -68,7 +72,7 @@ class _Change(NamedTuple):
 
     more_ps: int
     place: int
-    count: int
+    replaced: int
     key: tuple[int, ...]
     decision: Decision | None = None
 
@@ -91,7 +95,7 @@ def other_chains(
     for change in sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2)):
         with contextlib.suppress(DoesNotFit):
             new = (change.decision,) if change.decision is not None else _decisions(within, change.key)
-            yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.count :])
+            yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
 
 
 def _other_ways(decisions: Sequence[Decision]) -> Iterator[_Change]:

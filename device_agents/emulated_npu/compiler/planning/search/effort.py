@@ -41,7 +41,7 @@ _PRODUCTS = Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-THOROUGH = Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3, all_groups=True)
+THOROUGH = Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
 
 
 def effort_of(chain: Chain) -> Effort:
