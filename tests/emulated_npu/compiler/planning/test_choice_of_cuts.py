@@ -47,6 +47,7 @@ def convolutions(size: tuple[int, int], channels: tuple[int, ...], kernel: int) 
     [
         ((400, 720), (3, 24, 24, 3), 3),
         ((320, 320), (32, 32, 32), 3),
+        ((48, 48), (24, 24, 24, 24), 5),
         pytest.param((272, 480), (1, 40, 10, 10, 16), 3, marks=pytest.mark.long),
     ],
 )

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
@@ -63,6 +64,21 @@ class TimedPlan:
     doubtful: bool = False
 
 
+class _PassTimes(NamedTuple):
+    """Times of one pass: on each queue, of all computation, and of loads and stores.
+
+    `lead_ps` are the transfers before any computation, `loads_ps` the loads of features, `weights_ps` those of weights,
+    and `drain_ps` is what the stores take after the last computation.
+    """
+
+    total_ps: _Times
+    work_ps: int
+    lead_ps: int
+    loads_ps: int
+    weights_ps: int
+    drain_ps: int
+
+
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
@@ -88,38 +104,41 @@ class ChainTimes:
 
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
-        fill_ps = drain_ps = late_ps = 0
-        totals_ps = _NO_TIMES.copy()
-        for place, (tile, count) in enumerate(_representatives(plan)):
-            filling = place == 0
-            pass_ps = stored_ps = 0
-            for step in writer.steps(tile):
-                if isinstance(step, ComputeStep):
-                    times_ps, lead_ps = self._computing_ps(plan, writer, step)
-                    fill_ps += lead_ps if filling else 0
-                    if place == 0:
-                        late_ps += times_ps[Queue.IO] - (lead_ps if filling else 0)
-                    filling = False
-                else:
-                    times_ps = self._moving_ps(writer, step)
-                    if step.function in _LEAVING:
-                        stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
-                    elif place < 2 and not filling:
-                        late_ps += times_ps[Queue.IO]
-                    fill_ps += times_ps[Queue.IO] if filling else 0
-                pass_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
-                for queue, duration_ps in times_ps.items():
-                    totals_ps[queue] += duration_ps * count
-            drain_ps = max(0, stored_ps - pass_ps)
-            late_ps -= pass_ps if place == 0 else 0
-        io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
-        if not plan.loads_ahead:
-            fill_ps = io_ps - drain_ps
+        passes = [(self._pass_times(plan, writer, tile), count) for tile, count in _representatives(plan)]
+        io_ps, mfu_ps, vfu_ps = (
+            sum(count * one.total_ps[queue] for one, count in passes) for queue in (Queue.IO, Queue.CP, Queue.VFU)
+        )
+        first, drain_ps = passes[0][0], passes[-1][0].drain_ps
+        fill_ps = first.lead_ps if plan.loads_ahead else io_ps - drain_ps
+        late_ps = 0
+        if plan.loads_ahead and len(passes) > 1 and not plan.overlaps:
+            second, _ = passes[1]
+            late_ps = max(0, first.loads_ps + first.weights_ps - first.lead_ps + second.loads_ps - first.work_ps)
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
-        late_ps = max(0, late_ps) if plan.loads_ahead and place > 0 and not plan.overlaps else 0
         return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps, late_ps)
+
+    def _pass_times(self, plan: ChainPlan, writer: ChainWriter, tile: Tile) -> _PassTimes:
+        total_ps = _NO_TIMES.copy()
+        lead_ps: int | None = None
+        work_ps = loads_ps = weights_ps = stored_ps = 0
+        for step in writer.steps(tile):
+            if isinstance(step, ComputeStep):
+                times_ps, needed_ps = self._computing_ps(plan, writer, step)
+                lead_ps = total_ps[Queue.IO] + needed_ps if lead_ps is None else lead_ps
+                weights_ps += times_ps[Queue.IO]
+            else:
+                times_ps = self._moving_ps(writer, step)
+                if step.function in _LEAVING:
+                    stored_ps = max(stored_ps, work_ps) + times_ps[Queue.IO]
+                else:
+                    loads_ps += times_ps[Queue.IO]
+            work_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
+            for queue, duration_ps in times_ps.items():
+                total_ps[queue] += duration_ps
+        lead_ps = total_ps[Queue.IO] if lead_ps is None else lead_ps
+        return _PassTimes(total_ps, work_ps, lead_ps, loads_ps, weights_ps, max(0, stored_ps - work_ps))
 
     def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
         """Return the time of commands, each so many times, on each queue, and of the loads before any computation."""

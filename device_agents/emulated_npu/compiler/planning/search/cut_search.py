@@ -67,6 +67,7 @@ class CutSearch:
         products = any(map(multiplies_computed, chain.layers))
         for stage in itertools.islice(self._candidates.stages(chain.layers), effort.stages):
             found: list[ChainPlan] = []
+            tried = effort
             for group in stage:
                 candidates = [cuts for cuts in group if is_searched(last, cuts, most)]
                 if not candidates:
@@ -75,7 +76,7 @@ class CutSearch:
                     continue
                 wanted = 2 * problems[0].demand_bytes / max(1, budget.nb_bytes) if problems else 1.0
                 try:
-                    found += self._coarsest_whole(candidates, wanted, chain, budget, effort)
+                    found += self._coarsest_whole(candidates, wanted, chain, budget, tried)
                 except DoesNotFit as error:
                     problems.append(error.with_traceback(None))
                 except NotTileable:
@@ -83,7 +84,9 @@ class CutSearch:
                 # Groups of other layers differ in the order in which they read memory: the first that fits may be slow.
                 enough = is_windowed(last) and not products and len(chain.layers) > 1
                 if enough and found and found[0].passes < _MANY_PASSES:
-                    break
+                    if not effort.all_groups:
+                        break
+                    tried = replace(effort, finer=0)
             if found:
                 timed = list(map(self._times.timed, found))
                 return timed + self._in_parts(timed[0], chain, budget, effort)
@@ -108,13 +111,18 @@ class CutSearch:
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, budget.nb_bytes)
         found: list[ChainPlan] = []
-        stages = itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages)
-        for group in itertools.chain.from_iterable(stages):
-            candidates = [cuts for cuts in group if is_searched(chain.layers[-1], cuts, effort.tiles)]
-            # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
-            with contextlib.suppress(DoesNotFit, NotTileable):
-                found += self._coarsest_whole(candidates, wanted, chain, budget, tried) if candidates else []
-            if found and len(candidates) >= _FEW_CUTS:
+        for stage in itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages):
+            enough = False
+            for group in stage:
+                candidates = [cuts for cuts in group if is_searched(chain.layers[-1], cuts, effort.tiles)]
+                # Two passes at a time may need more room than one, and the first axis may not be one that chains cut.
+                with contextlib.suppress(DoesNotFit, NotTileable):
+                    found += self._coarsest_whole(candidates, wanted, chain, budget, tried) if candidates else []
+                enough = enough or bool(found and len(candidates) >= _FEW_CUTS)
+                if enough and not effort.all_groups:
+                    break
+                tried = replace(tried, finer=0) if enough else tried
+            if enough:
                 break
         timed = [self._times.timed(each) for each in found]
         if timed and timed[0].plan.passes > _FEW_PASSES:

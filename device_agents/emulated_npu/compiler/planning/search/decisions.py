@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from operator import itemgetter
+from typing import NamedTuple
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import (
+    MAX_CHAIN,
+    SHORT,
+    ChainOutline,
+    Decision,
+    Planner,
+)
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
-_SHORT = 24
-"""Layers of a graph that is tried as one chain."""
+_ABOUT = 0.02
+"""How much longer another way to run a chain may be predicted to take."""
 _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
@@ -49,38 +58,69 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
             within = planner.assuming(place).within(_halo_bytes(decisions))
             yield _decisions(within, within.longer(decisions).ends)
     count = len(planner.graph.layers)
-    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
+    if 1 < count <= SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
+
+
+class _Change(NamedTuple):
+    """Another choice for `replaced` chains from `place` on, with how much longer it is estimated to take.
+
+    `key` names it: where its chains begin and end, and for another way to run the same layers also its plans. That way
+    is `decision`; what runs between other ends is decided when the change is tried.
+    """
+
+    more_ps: int
+    place: int
+    replaced: int
+    key: tuple[int, ...]
+    decision: Decision | None = None
 
 
 def other_chains(
     planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
 ) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
-    """Yield chains of a graph in which one is joined to the next, ends elsewhere, or is cut in two.
+    """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
-    Each comes with where its new chains begin and end; those that are estimated to gain most come first. They have the
-    halo buffer of these chains. Chains that were `tried`, or are estimated to take far longer, are left out, and all if
-    the options fix chains.
+    Each comes with the key of its change; those that are estimated to gain most come first. They have the halo buffer
+    of these chains. Changes that were `tried`, or are estimated to take far longer, are left out, and all if the
+    options fix chains.
     """
     options = planner.options
     if len(planner.graph.layers) == 1 or options.chains != "auto" or options.single_layers:
         return
     planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
-    found: list[tuple[int, int, int, tuple[int, ...]]] = []
+    found = (*_other_ways(decisions), *_other_ends(planner, decisions))
+    for change in sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2)):
+        with contextlib.suppress(DoesNotFit):
+            new = (change.decision,) if change.decision is not None else _decisions(within, change.key)
+            yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
+
+
+def _other_ways(decisions: Sequence[Decision]) -> Iterator[_Change]:
+    """Yield the other ways to run each chain that are about as fast, and need no larger halo buffer."""
+    halo_bytes = _halo_bytes(decisions)
+    for place, decision in enumerate(decisions):
+        chosen = decision.chosen
+        for way in decision.others:
+            more_ps = way.predicted_ps - chosen.predicted_ps
+            if more_ps > _ABOUT * chosen.predicted_ps or any(plan.halo_bytes > halo_bytes for plan in way.chains):
+                continue
+            rest = tuple(each for each in (*decision.others, chosen) if each is not way)
+            key = (decision.start, decision.end, *map(id, way.chains))
+            yield _Change(more_ps, place, 1, key, replace(decision, chosen=way, others=rest))
+
+
+def _other_ends(planner: Planner, decisions: Sequence[Decision]) -> Iterator[_Change]:
+    """Yield the changes of where chains end that are not estimated to take far longer."""
     for place in range(len(decisions)):
         for count, ends, close in _changes(decisions[place : place + 2]):
-            if ends in tried:
-                continue
             estimates_ps = [planner.estimated_ps(*chain) for chain in itertools.pairwise(ends)]
             taken_ps = sum(each.chosen.predicted_ps for each in decisions[place : place + count])
             needed_ps = sum(filter(None, estimates_ps))
             if all(each is not None for each in estimates_ps) and needed_ps <= close * taken_ps:
-                found.append((needed_ps - taken_ps, place, count, ends))
-    for _, place, count, ends in sorted(found):
-        with contextlib.suppress(DoesNotFit):
-            yield ends, (*decisions[:place], *_decisions(within, ends), *decisions[place + count :])
+                yield _Change(needed_ps - taken_ps, place, count, ends)
 
 
 def _halo_bytes(decisions: Sequence[Decision]) -> int:
@@ -89,12 +129,16 @@ def _halo_bytes(decisions: Sequence[Decision]) -> int:
 
 
 def _changes(pair: Sequence[Decision]) -> Iterator[tuple[int, tuple[int, ...], float]]:
-    """Yield how many of two chains change, where new ones begin and end, and how much longer these may take."""
+    """Yield how many of two chains change, where new ones begin and end, and how much longer these may take.
+
+    A chain is cut in two anywhere, into parts of at most MAX_CHAIN layers: the first search has estimated most of them.
+    """
     start, end, last = pair[0].start, pair[0].end, pair[-1].end
     both = len(pair)
     if both > 1:
         yield both, (start, last), _CLOSE
-    ways = [(1, (start, other, end), _CLOSE) for other in sorted({start + 1, end - 1})]
+    inner = {start + 1, end - 1, *range(max(start + 1, end - MAX_CHAIN), min(end, start + MAX_CHAIN + 1))}
+    ways = [(1, (start, other, end), _CLOSE) for other in sorted(inner)]
     ways += [(both, (start, other, last), _CLOSER) for other in (end - 1, end + 1) if both > 1]
     yield from (way for way in ways if all(low < high for low, high in itertools.pairwise(way[1])))
 

@@ -20,7 +20,7 @@ class Effort:
     """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
 
     The search for finer cuts ends after `finer` in a row that are not faster. `buffer_counts` are the buffers
-    that passes use in turn.
+    that passes use in turn. With `all_groups`, squares and parts of channels are tried although rows fit.
     """
 
     stages: int
@@ -29,6 +29,7 @@ class Effort:
     finer: int
     buffer_counts: BufferCounts = _DOUBLE_BUFFERS
     modes: tuple[HaloMode, ...] = ()
+    all_groups: bool = False
 
     def overlapping(self) -> Effort:
         """Return the same effort for plans in which MFU and VFU work on different passes."""
