@@ -24,11 +24,14 @@ from harness.predictor.features.contiguous_lengths import (
     run_of,
 )
 from harness.predictor.features.data_movement_classes import (
+    COMBINE,
     CONVERSIONS,
     COPY,
     INTERPOLATE,
     NORM,
+    PICKED,
     ROWS,
+    SCATTERED,
     SELECT,
     along_columns,
     between_conversions,
@@ -38,6 +41,8 @@ from harness.predictor.features.data_movement_classes import (
 from harness.predictor.features.key_parser import (
     ATTENTION,
     COPIES,
+    PICKING,
+    SCATTERS,
     VIEWS,
     KeyOperator,
     MalformedKey,
@@ -312,11 +317,12 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count, and a table that a scatter copies; of others, only what is picked.
-        scatter = next((one for one in layer.operators if one.op.startswith("Scatter") and len(one.tensors) > 2), None)
-        table, added = (scatter.tensors[at].shape if scatter else None for at in (0, 2))
+        # Joined inputs and split outputs count, a table that a scatter copies, and one that rows are picked from.
+        table, added = _table(layer) if path.startswith((PICKED, SCATTERED)) else (None, None)
         out_shape = max(_joined(layer), out_shape, key=math.prod) if added is None else added
-        in_shape = (2, *table) if table else out_shape
+        in_shape = out_shape
+        if table:
+            in_shape = (math.prod(out_shape) + math.prod(table),) if added is None else (2, *table)
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
@@ -339,6 +345,16 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     paged = any(map(is_paged, layer.operators))
     found = replace(found, extra_operands=max(0, extra), element_bytes=item)
     return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
+
+
+def _table(layer: ParsedKey) -> tuple[Shape | None, Shape | None]:
+    """Return the shapes of a table and of what is scattered to it; None for a constant table that rows are picked from."""
+    for operator in layer.operators:
+        if operator.op in SCATTERS:
+            return operator.tensor(0).shape, operator.tensor(2).shape
+        if operator.op in PICKING and not operator.tensor(0).constant:
+            return operator.tensor(0).shape, None
+    return None, None
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:
@@ -375,8 +391,10 @@ def _name(operator: KeyOperator) -> str:
         return "Permute"
     if moves_rows(operator):
         return ROWS
-    index = operator.tensor(1).shape if operator.op == "Gather" else None
-    if index is not None and math.prod(index) == 1:
+    if operator.op in SCATTERS and operator.attributes.get("reduction", "none") != "none":
+        return COMBINE
+    index = operator.tensor(1) if operator.op == "Gather" else None
+    if index is not None and index.constant and index.shape is not None and math.prod(index.shape) == 1:
         return SELECT
     return "Affine" if _is_affine(operator) else operator.op
 
