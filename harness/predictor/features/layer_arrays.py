@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.predictor.features.data_movement_classes import PICKED, SCATTERED
+from harness.predictor.features.data_movement_classes import COMBINE, PICKED, SCATTERED
 from harness.predictor.features.layer_features import LayerFeatures, code_of, multiplies_windows, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
@@ -83,8 +83,13 @@ class LayerArrays:
 
     @property
     def scattered_rows(self) -> Floats:
-        """Rows of the table that a scatter writes to; its input counts them twice. 0 for other layers."""
-        return np.where([path.startswith(SCATTERED) for path in self.paths], self.sizes["in_height"] / 2.0, 0.0)
+        """Rows of a scatter's table for each element that it adds, or for each that begins a row that it writes.
+
+        The input counts them twice. 0 for other layers.
+        """
+        whole = np.where([path.endswith(COMBINE) for path in self.paths], 1.0, np.maximum(self.sizes["run"], 1.0))
+        scatters = [path.startswith(SCATTERED) for path in self.paths]
+        return np.where(scatters, self.sizes["in_height"] / whole / 2.0, 0.0)
 
     @property
     def table_bytes(self) -> Floats:
