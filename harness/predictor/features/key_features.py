@@ -15,6 +15,7 @@ from harness.network.layers import FEATURE_MAP
 from harness.network.network import BYTES, ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import (
+    copied_shapes,
     is_general,
     is_paged,
     moves_rows,
@@ -41,7 +42,6 @@ from harness.predictor.features.data_movement_classes import (
 from harness.predictor.features.key_parser import (
     ATTENTION,
     COPIES,
-    PICKING,
     SCATTERS,
     VIEWS,
     KeyOperator,
@@ -317,12 +317,7 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count, a table that a scatter copies, and one that rows are picked from.
-        table, added = _table(layer) if path.startswith((PICKED, SCATTERED)) else (None, None)
-        out_shape = max(_joined(layer), out_shape, key=math.prod) if added is None else added
-        in_shape = out_shape
-        if table:
-            in_shape = (math.prod(out_shape) + math.prod(table),) if added is None else (2, *table)
+        in_shape, out_shape = copied_shapes(layer, out_shape, tables=path.startswith((PICKED, SCATTERED)))
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
@@ -347,28 +342,9 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     return replace(found, run=run_of(layer), parts=parts_of(layer), paged=paged)
 
 
-def _table(layer: ParsedKey) -> tuple[Shape | None, Shape | None]:
-    """Return the shapes of a table and of what is scattered to it; None for a constant table that rows are picked from."""
-    for operator in layer.operators:
-        if operator.op in SCATTERS:
-            return operator.tensor(0).shape, operator.tensor(2).shape
-        if operator.op in PICKING and not operator.tensor(0).constant:
-            return operator.tensor(0).shape, None
-    return None, None
-
-
 def _inside(kernel: Pair, size: Pair) -> Pair:
     """Return the part of a window that a map holds: the rest of a larger one is padding, which no device reads."""
     return (max(1, min(kernel[0], size[0])), max(1, min(kernel[1], size[1])))
-
-
-def _joined(layer: ParsedKey) -> Shape:
-    """Return the shape of all outputs as if they were one tensor."""
-    if len(layer.outputs) == 1:
-        return layer.outputs[0].shape or (1,)
-    first = layer.outputs[0].shape or (1,)
-    total = sum(math.prod(tensor.shape or ()) for tensor in layer.outputs)
-    return (*first[:1], total // max(1, first[0]))
 
 
 def _names(operators: Sequence[KeyOperator]) -> list[str]:

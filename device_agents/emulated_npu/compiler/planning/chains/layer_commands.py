@@ -198,7 +198,9 @@ def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[
             buffers.target, layer.output, part, lambda axes: [_as_one(axes[apart:count]), *axes[count:]]
         )
         first = view_operand(buffers.reads[0], table, read_region(layer, 0, part))
-        second = view_operand(buffers.reads[1], index, read_region(layer, 1, part), lambda axes: [_as_one(axes[apart:])])
+        second = view_operand(
+            buffers.reads[1], index, read_region(layer, 1, part), lambda axes: [_as_one(axes[apart:])]
+        )
         yield Command(Function.GATHER, target, first, second, settings=layer.settings, layer=layer.index)
 
 
