@@ -66,12 +66,12 @@ def producers_of(
 
 
 def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = None) -> ProducerKind:
-    """Return the producer that replaces the neighbour that writes a tensor; without `blocked`, maps are blocked."""
+    """Return the producer that replaces the neighbour that writes a tensor; without `blocked`, pictures are blocked."""
     if tensor in network.inputs or integer_range(network, tensor) is not None:
         return "outside"
     kind = network.types[tensor]
     if blocked is None:
-        return "convolution" if kind.dtype == "float32" and tensor in network.feature_maps else "abs"
+        return "convolution" if kind.dtype == "float32" and len(kind.shape) == 4 else "abs"
     is_picture = is_quantised_picture(kind) or (kind.dtype in ("float32", "float16") and len(kind.shape) == 4)
     return "convolution" if is_picture and tensor in blocked else "abs"
 

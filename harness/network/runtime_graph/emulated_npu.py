@@ -18,6 +18,8 @@ from harness.network.runtime_graph.reported import (
 )
 from harness.strict_model import StrictModel
 
+_PICTURE_RANK = 4
+
 
 class _ReportedGraph(StrictModel):
     layers: Annotated[tuple[ReportedLayer, ...], Field(max_length=100_000)]
@@ -46,7 +48,8 @@ def read_npu(network: Network, names: EmittedNames, content: bytes) -> RuntimeGr
         sets.join(layer)
     _absorb_views(network, sets, free)
     groups = tuple(frozenset(group) for group in sets.groups())
-    return replace(_chains(names, report), groups=groups, blocked=network.feature_maps)
+    feature_maps = frozenset(name for name, kind in network.types.items() if len(kind.shape) == _PICTURE_RANK)
+    return replace(_chains(names, report), groups=groups, blocked=feature_maps)
 
 
 def read_npu_chains(names: EmittedNames, content: bytes) -> RuntimeGraph:

@@ -223,4 +223,4 @@ def test_a_proper_report_is_read() -> None:
     """The report from which the malformed ones are derived is accepted."""
     graph = sent_network([("Conv", "c", "x w", "a", CONV), ("Relu", "r", "a", "y")])
     reported = graph.read(content_of([["n0"], ["n1"]], chains=[[0, 1]]))
-    assert (len(reported.groups), reported.blocked) == (2, frozenset({"a", "y"}))
+    assert (len(reported.groups), reported.blocked) == (2, frozenset({"x", "w", "a", "y"}))
