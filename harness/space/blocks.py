@@ -328,6 +328,13 @@ class PickingBlock(Block):
     table: Sizes
     rows: Sizes
     columns: Sizes
+    adds: Flags = _NEVER
+
+    @model_validator(mode="after")
+    def _fits_the_operator(self) -> PickingBlock:
+        if True in self.adds.values and not self.op.startswith("Scatter"):
+            raise ValueError(f"{self.op} adds nothing")
+        return self
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Picking(self.op, **values)

@@ -201,17 +201,18 @@ class Permutation(SizedLayer):
 class Picking(SizedLayer):
     """`rows` rows of a table of `table` rows, or as many elements of each column, at places that an input gives.
 
-    A Gather reads them, a Scatter adds as many to those in the table.
+    A Gather reads them. A Scatter writes as many, or with `adds` adds them to those in the table.
     """
 
     op: str
     table: int
     rows: int
     columns: int
+    adds: bool = False
 
     @property
     def inputs(self) -> list[Shape]:
-        """Return the shapes of the table, and of what is added to it."""
+        """Return the shapes of the table, and of what is written to it."""
         return [(self.table, self.columns), *([self._picked] if self.is_scatter else [])]
 
     @property

@@ -141,7 +141,7 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
         table, *added = sources
         places = parts.integers(f"{name}.places", layer.places)
         axis = {} if layer.op.endswith("ND") else {"axis": 0}
-        reduction = {"reduction": "add"} if layer.is_scatter else {}
+        reduction = {"reduction": "add"} if layer.adds else {}
         return [parts.node(layer.op, name, [table, places, *added], **axis, **reduction)]
     if layer.order:
         sources = [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]

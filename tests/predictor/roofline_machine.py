@@ -8,6 +8,7 @@ traffic = bytes in cache / fast + bytes beyond it / slow
 import math
 import zlib
 
+from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, code_of
 
 _LAUNCH_S, _PEAK, _FAST, _SLOW, _CACHE = 2e-6, 5e10, 4e10, 1.2e10, 1 << 20
@@ -34,6 +35,6 @@ def latency_s(layer: LayerFeatures) -> float:
         work = math.ceil(layer.rows * layer.out_channels / _VECTOR) * _VECTOR
     filled = depth / (depth + 24.0)
     compute_s = work / (_PEAK * efficiency(layer.operator) * filled)
-    moved = layer.moved_bytes
+    moved = float(layer_arrays([layer]).without_tables().moved_bytes[0])  # rows are picked where their table lies
     traffic_s = min(moved, _CACHE) / _FAST + max(0, moved - _CACHE) / _SLOW
     return _LAUNCH_S + max(compute_s, traffic_s) + 0.2 * min(compute_s, traffic_s)

@@ -95,7 +95,9 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Elementwise("Mul", 1, 1, 16, (7, 7), broadcast=True, layout="rows"),
     Elementwise("Add", 1, 1, 16, (7, 7), layout="rows"),
 )
-PICKS = tuple(Picking(op, 90, 40, 8) for op in ("Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"))
+SCATTERS = ("ScatterND", "ScatterElements")
+PICKS = tuple(Picking(op, 90, 40, 8) for op in ("Gather", "GatherND", "GatherElements", *SCATTERS))
+PICKS += tuple(Picking(op, 90, 40, 8, adds=True) for op in SCATTERS)
 WEIGHT_BYTES = {"float32": 4, INT8: 1, ACTIVATIONS: 1, DYNAMIC: 1, UNSIGNED: 1, WEIGHTS: 4, PACKED_WEIGHTS: 0.5}
 """Bytes of a weight as it is multiplied."""
 ON_INTEGERS: tuple[FloatLayer, ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
-from harness.predictor.features.key_parser import PICKING, KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.key_parser import PICKING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
@@ -192,3 +192,29 @@ def parts_of(layer: ParsedKey) -> int:
     joined = [len(operator.tensors) for operator in layer.operators if operator.op == "Concat"]
     divided = [len(layer.outputs) for operator in layer.operators if operator.op == "Split"]
     return max([1, *joined, *divided])
+
+
+def copied_shapes(layer: ParsedKey, written: Shape, *, tables: bool) -> tuple[Shape, Shape]:
+    """Return the shapes that a layer reads and writes if it only copies.
+
+    Joined inputs and split outputs count, of other inputs only what is picked. With `tables`, the table that a scatter
+    copies counts as well, and a computed one that rows are picked from.
+    """
+    written = max(_joined(layer), written, key=math.prod)
+    for operator in layer.operators if tables else ():
+        table = operator.tensor(0).shape if operator.op in PICKING else None
+        if table and operator.op in SCATTERS:
+            added = operator.tensor(2).shape
+            return (2, *table), written if added is None else added
+        if table and not operator.tensor(0).constant:
+            return (math.prod(written) + math.prod(table),), written
+    return written, written
+
+
+def _joined(layer: ParsedKey) -> Shape:
+    """Return the shape of all outputs as if they were one tensor."""
+    if len(layer.outputs) == 1:
+        return layer.outputs[0].shape or (1,)
+    first = layer.outputs[0].shape or (1,)
+    total = sum(math.prod(tensor.shape or ()) for tensor in layer.outputs)
+    return (*first[:1], total // max(1, first[0]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.network.operator_kinds import SCALING, WINDOWED_POOLS
-from harness.predictor.features.key_parser import COPIES, PICKING, VIEWS, KeyOperator
+from harness.predictor.features.key_parser import COPIES, PICKING, SCATTERS, VIEWS, KeyOperator
 from harness.predictor.features.layer_features import axes_suffix
 
 COPY = "move/copy/"
@@ -38,11 +38,16 @@ INTERPOLATE = "Interpolate"
 ROWS = "Rows"
 """The name of a Transpose that moves rows of several elements, which are copied one after another."""
 SELECT = "Select"
-"""The name of a Gather with one index: it copies a part of its input, as a Slice does."""
+"""The name of a Gather with one constant index: it copies a part of its input, as a Slice does."""
+COMBINE = "Combine"
+"""The name of a scattering that combines its updates with what lies at their places."""
+PICKED, SCATTERED = f"{COPY}picked/", f"{COPY}scattered/"
+"""The beginnings of the paths of layers that read rows or elements of a table, and of those that write them."""
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
-    "picked": PICKING,
+    "picked": PICKING - SCATTERS,
+    "scattered": SCATTERS | {COMBINE},
     "order": frozenset({"Transpose", ROWS, "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -102,7 +107,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, SELECT}:
+    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, SELECT, COMBINE}:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):

@@ -15,6 +15,7 @@ from harness.network.layers import FEATURE_MAP
 from harness.network.network import BYTES, ITEM_BYTES, PARTIAL_READS
 from harness.network.operator_kinds import CONVOLUTIONS, GATES, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import (
+    copied_shapes,
     is_general,
     is_paged,
     moves_rows,
@@ -24,11 +25,14 @@ from harness.predictor.features.contiguous_lengths import (
     run_of,
 )
 from harness.predictor.features.data_movement_classes import (
+    COMBINE,
     CONVERSIONS,
     COPY,
     INTERPOLATE,
     NORM,
+    PICKED,
     ROWS,
+    SCATTERED,
     SELECT,
     along_columns,
     between_conversions,
@@ -38,6 +42,7 @@ from harness.predictor.features.data_movement_classes import (
 from harness.predictor.features.key_parser import (
     ATTENTION,
     COPIES,
+    SCATTERS,
     VIEWS,
     KeyOperator,
     MalformedKey,
@@ -312,11 +317,7 @@ def _mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
         kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
         stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
-        # Joined inputs and split outputs count, and a table that a scatter copies; of others, only what is picked.
-        scatter = next((one for one in layer.operators if one.op.startswith("Scatter") and len(one.tensors) > 2), None)
-        table, added = (scatter.tensors[at].shape if scatter else None for at in (0, 2))
-        out_shape = max(_joined(layer), out_shape, key=math.prod) if added is None else added
-        in_shape = (2, *table) if table else out_shape
+        in_shape, out_shape = copied_shapes(layer, out_shape, tables=path.startswith((PICKED, SCATTERED)))
     elif math.prod(in_shape) > math.prod(out_shape):
         combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
         kernel = plane if math.prod(plane) == combined else (combined, 1)
@@ -346,15 +347,6 @@ def _inside(kernel: Pair, size: Pair) -> Pair:
     return (max(1, min(kernel[0], size[0])), max(1, min(kernel[1], size[1])))
 
 
-def _joined(layer: ParsedKey) -> Shape:
-    """Return the shape of all outputs as if they were one tensor."""
-    if len(layer.outputs) == 1:
-        return layer.outputs[0].shape or (1,)
-    first = layer.outputs[0].shape or (1,)
-    total = sum(math.prod(tensor.shape or ()) for tensor in layer.outputs)
-    return (*first[:1], total // max(1, first[0]))
-
-
 def _names(operators: Sequence[KeyOperator]) -> list[str]:
     """Return the names of operators, with known chains of them replaced by the operator that they compute."""
     ops = [operator.op for operator in operators]
@@ -375,8 +367,10 @@ def _name(operator: KeyOperator) -> str:
         return "Permute"
     if moves_rows(operator):
         return ROWS
-    index = operator.tensor(1).shape if operator.op == "Gather" else None
-    if index is not None and math.prod(index) == 1:
+    if operator.op in SCATTERS and operator.attributes.get("reduction", "none") != "none":
+        return COMBINE
+    index = operator.tensor(1) if operator.op == "Gather" else None
+    if index is not None and index.constant and index.shape is not None and math.prod(index.shape) == 1:
         return SELECT
     return "Affine" if _is_affine(operator) else operator.op
 

@@ -33,8 +33,9 @@ _RUNTIME_DOMAIN = "com.microsoft."
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCALING
-PICKING = frozenset({"Gather", "GatherND", "GatherElements", "Scatter", "ScatterND", "ScatterElements"})
-"""Operators that copy elements or rows from or to places given by another tensor."""
+SCATTERS = frozenset({"Scatter", "ScatterND", "ScatterElements"})
+PICKING = frozenset({"Gather", "GatherND", "GatherElements"}) | SCATTERS
+"""Operators that copy elements or rows from or to places given by another tensor; `SCATTERS` write to them."""
 ATTENTION = frozenset({"Attention", "MultiHeadAttention", GROUPED})
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Pad", "Cast"}) | PICKING | _RESHAPING
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
+from harness.predictor.features.data_movement_classes import COMBINE, PICKED, SCATTERED
 from harness.predictor.features.layer_features import LayerFeatures, code_of, multiplies_windows, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
@@ -82,8 +83,18 @@ class LayerArrays:
 
     @property
     def scattered_rows(self) -> Floats:
-        """Rows of the table that a scatter writes to; its input counts them twice. 0 for other layers."""
-        return np.where(["/Scatter" in path for path in self.paths], self.sizes["in_height"] / 2.0, 0.0)
+        """Rows of a scatter's table for each element that it adds, or for each that begins a row that it writes.
+
+        The input counts them twice. 0 for other layers.
+        """
+        whole = np.where([path.endswith(COMBINE) for path in self.paths], 1.0, np.maximum(self.sizes["run"], 1.0))
+        scatters = [path.startswith(SCATTERED) for path in self.paths]
+        return np.where(scatters, self.sizes["in_height"] / whole / 2.0, 0.0)
+
+    @property
+    def table_bytes(self) -> Floats:
+        """Bytes of computed tables that rows are picked from, which the input counts beside the rows; 0 elsewhere."""
+        return np.where([path.startswith(PICKED) for path in self.paths], self.in_bytes - self.out_bytes, 0.0)
 
     @property
     def copies(self) -> Mask:
@@ -99,6 +110,11 @@ class LayerArrays:
         """Return the layers as on a device that reads the windows of all convolutions in place."""
         moved_bytes = self.in_bytes + self.weight_bytes + self.out_bytes * (1.0 + self.sizes["extra_operands"])
         return replace(self, moved_bytes=moved_bytes)
+
+    def without_tables(self) -> LayerArrays:
+        """Return the layers as on a device that finds the rows of a table where the layer before wrote it."""
+        table_bytes = self.table_bytes
+        return replace(self, in_bytes=self.in_bytes - table_bytes, moved_bytes=self.moved_bytes - table_bytes)
 
     def without_copying(self) -> LayerArrays:
         """Return the layers as on a device whose cores copy no windows, and compute depthwise layers by channels."""

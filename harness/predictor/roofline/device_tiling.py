@@ -85,6 +85,7 @@ class DeviceTiling:
     pixels_fill_vectors: products of copied windows have an output channel in each row of a tile, pixels in its columns
     shares_work: several processors share the work of large layers, at a second start-up
     compares_places: without addressed writes, a scatter compares each of its updates with each row of the table
+    stores_tables: a table that the layer before computes moves to the memory from which its rows are picked
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -101,6 +102,7 @@ class DeviceTiling:
     shares_work: bool = False
     holds_weights: bool = False
     compares_places: bool = False
+    stores_tables: bool = False
 
     @property
     def streams(self) -> bool:
@@ -112,6 +114,7 @@ class DeviceTiling:
         found = arrays if self.copies_windows else arrays.without_copies()
         found = found.without_copying() if self.copies_to_memory or not self.copies_windows else found
         found = found.with_products(self.product_share)
+        found = found if self.stores_tables else found.without_tables()
         if not self.buffer_bytes:
             return found
         again = (times_loaded(arrays, self.buffer_bytes) - 1.0) * arrays.in_bytes

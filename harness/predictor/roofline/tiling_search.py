@@ -83,12 +83,13 @@ def with_moved_bytes(
 
     Each question is answered by the layers that show it. Layers that may copy their windows show whether and where to
     they do, and what fills the vectors of their product; wide windows on large maps show the buffer; transposed
-    convolutions the share of their product; scatters whether they compare places; and windows with many taps beside the
-    map whether those take time. A tiling starts with the answers of ONNX Runtime. For the share and the taps it starts
-    with values between those of all devices, so that none is far off if too few layers show it. Another answer is taken
-    if it predicts held-out layers of the question better by more than one standard error. A buffer needs two, because
-    the best of many may be better by chance; so does the answer that no windows are copied, which is asked after where
-    copies go. For taps beside the map any noticeable difference counts, because very few layers have many.
+    convolutions the share of their product; scatters whether they compare places, and picked rows whether their table
+    moves first; and windows with many taps beside the map whether those take time. A tiling starts with the answers of
+    ONNX Runtime. For the share and the taps it starts with values between those of all devices, so that none is far
+    off if too few layers show it. Another answer is taken if it predicts held-out layers of the question better by
+    more than one standard error. A buffer needs two, because the best of many may be better by chance; so does the
+    answer that no windows are copied, which is asked after where copies go. For taps beside the map any noticeable
+    difference counts, because very few layers have many.
     """
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
@@ -96,6 +97,7 @@ def with_moved_bytes(
         (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
         (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),
+        (arrays.table_bytes > 0.0, _LIKELY_SIGMAS, [{"stores_tables": True}]),
         (arrays.adds_up, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),
         (wide, _SURE_SIGMAS, [{"buffer_bytes": size} for size in _BUFFERS]),
         (work_on_map(arrays) < _PADDED, 0.0, [{"skips_padding": share} for share in (0.0, 1.0)]),

@@ -9,6 +9,8 @@ from onnx import NodeProto
 from small_models import by_runtime, model, node, values
 
 from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.isa.assembly import disassemble
+from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.numpy_types import Array
 
 _NUMBERS = np.random.default_rng(0)
@@ -60,3 +62,12 @@ def test_values_in_tiles(name: str) -> None:
     case = NetworkCase(proto.SerializeToString(), constants, inputs, {"y": by_runtime(proto, inputs)[0]})
     machine = small_machine(nb_bytes=6 << 10, sb_bytes=3 << 10, halo_bytes=2 << 10)
     assert relative_error(execute(compile_model(case.model, machine), case), case.expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("shape", [(600,), (600, 1), (20, 30)])
+def test_indices_that_lie_together_are_one_command(shape: tuple[int, ...]) -> None:
+    """The shape of computed indices changes nothing: there is no transfer for each of their rows."""
+    feeds = {"i": np.zeros(shape, np.int64)}
+    proto: Any = model([node("Gather", "w i", "y")], feeds, {"w": values((50, 8))})
+    program = compile_model(proto.SerializeToString(), find_machine("edge")).program
+    assert disassemble(program.code).count("gather target") == 1

@@ -11,6 +11,7 @@ from convolutions import convolution
 from hypothesis import given, settings, strategies as st
 
 from harness.array_types import Floats
+from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
@@ -133,6 +134,24 @@ def test_whether_windows_are_copied_is_found(copies: bool) -> None:
     moved = machine.described(arrays).moved_bytes
     latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
     assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
+
+
+def picking(table: int, rows: int, columns: int) -> LayerFeatures:
+    """Rows picked from a computed table."""
+    text = f"x0:float32[{table},{columns}]|x1:int64[{rows}]|Gather(x0,x1){{axis=0}}|->t0:float32[{rows},{columns}]"
+    found = describe(f"k1|{text}")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_whether_tables_move_is_found(stores: bool) -> None:
+    """Few rows of long tables and many of short ones show whether a machine moves a table before it picks rows."""
+    sizes = np.random.default_rng(7).integers((16, 16, 16), (4000, 4000, 128), (30, 3))
+    usual, arrays = DeviceTiling(1, 1, 1, ((1, 16, 1),)), layer_arrays([picking(*each) for each in sizes.tolist()])
+    machine = replace(usual, stores_tables=stores)
+    latency_s = 1e-6 + 1e-10 * machine.described(arrays).moved_bytes
+    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(arrays))) == machine
 
 
 @pytest.mark.parametrize("pixels", [False, True])

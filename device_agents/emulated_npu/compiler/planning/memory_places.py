@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Operand, Space, descriptor_of
@@ -80,13 +80,18 @@ def view_operand(buffer: Buffer, view: View, region: Region, arrange: Callable[[
     address, along = buffer.address, buffer.strides
     for start, first, stride in zip(view.start, buffer.origin, along, strict=True):
         address += (start - first) * stride
-    axes = []
-    for axis, (low, high) in zip(view.axes, region, strict=True):
-        base = axis.base
-        stride = 0 if base is None else axis.step * along[base]
-        address += low * stride
-        size = high - low
-        axes.append((size, stride if size > 1 else 0))
-    arranged = arrange(axes)
+    for axis, (low, _) in zip(view.axes, region, strict=True):
+        address += low * _stride(buffer, axis)
+    arranged = arrange(view_axes(buffer, view, region))
     dims, strides = tuple([size for size, _ in arranged]), tuple([stride for _, stride in arranged])
     return Operand(descriptor_of(buffer.space, buffer.dtype, dims, strides), address)
+
+
+def view_axes(buffer: Buffer, view: View, region: Region) -> Axes:
+    """Return the axes of a region of a view; the stride of an axis of one element is 0."""
+    pairs = [(axis, size_of(interval)) for axis, interval in zip(view.axes, region, strict=True)]
+    return [(size, _stride(buffer, axis) if size > 1 else 0) for axis, size in pairs]
+
+
+def _stride(buffer: Buffer, axis: ViewAxis) -> int:
+    return 0 if axis.base is None else axis.step * buffer.strides[axis.base]

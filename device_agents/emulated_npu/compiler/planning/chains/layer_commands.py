@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import VECTOR_BYTES, WeightBlock
 from device_agents.emulated_npu.compiler.planning.chains.side_by_side import side_by_side
-from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
+from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_axes, view_operand
 from device_agents.emulated_npu.machine import Mfu
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, descriptor_of
 from device_agents.emulated_npu.unit_settings import Activation, Settings
@@ -186,17 +187,36 @@ def _with_activation(settings: Settings, activation: Activation) -> Settings:
 
 
 def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
+    """Yield a command for each list of indices: axes that lie behind each other on both sides are one list."""
     table, index = layer.inputs
-    indices = len(index.axes)
-
-    def rows(axes: Axes) -> Axes:
-        return axes[indices - 1 :] if indices else [_ONE, *axes]
-
-    for part in _single(region, indices - 1):
-        target = view_operand(buffers.target, layer.output, part, rows)
+    count = len(index.axes)
+    written = view_axes(buffers.target, layer.output, region)[:count]
+    read = view_axes(buffers.reads[1], index, read_region(layer, 1, region))
+    apart = max(_apart(written), _apart(read))
+    for part in _single(region, apart):
+        target = view_operand(
+            buffers.target, layer.output, part, lambda axes: [_as_one(axes[apart:count]), *axes[count:]]
+        )
         first = view_operand(buffers.reads[0], table, read_region(layer, 0, part))
-        second = view_operand(buffers.reads[1], index, read_region(layer, 1, part), lambda axes: axes[-1:] or [_ONE])
+        second = view_operand(
+            buffers.reads[1], index, read_region(layer, 1, part), lambda axes: [_as_one(axes[apart:])]
+        )
         yield Command(Function.GATHER, target, first, second, settings=layer.settings, layer=layer.index)
+
+
+def _apart(axes: Axes) -> int:
+    """Return the number of leading axes that do not lie behind each other with those after them."""
+    return next(place for place in range(len(axes) + 1) if _is_one(axes[place:]))
+
+
+def _is_one(axes: Axes) -> bool:
+    longer = [axis for axis in axes if axis[0] > 1]
+    return all(outer == size * inner for (_, outer), (size, inner) in itertools.pairwise(longer))
+
+
+def _as_one(axes: Axes) -> tuple[int, int]:
+    """Return axes that lie behind each other as one."""
+    return math.prod(size for size, _ in axes), next((stride for size, stride in reversed(axes) if size > 1), 0)
 
 
 def _single(region: Region, axes: int) -> Iterator[Region]:
