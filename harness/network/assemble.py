@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from harness.array_types import Array
 from harness.errors import HarnessError
-from harness.network.effort import GROUPED, products_of
+from harness.network.effort import products_of
+from harness.network.input_integers import MASK_INTEGERS, integer_range
 from harness.network.learnt_weights import INTEGER_RANGE, checkable, is_weight, needs_values
 from harness.network.network import BYTES, FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
-_INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"})
-_VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
-_COUNTS = _VIEWS | {"ReduceSum", "Sub"}
-"""Operators that compute lengths of sequences from a mask."""
-_LENGTHS = {GROUPED: 5, "LSTM": 4, "GRU": 4, "RNN": 4}
-"""The place of the input that has the lengths of sequences."""
-_MASK_INTEGERS = (0, 2)
 _IR_VERSION = 8
 
 
@@ -129,7 +123,7 @@ class ModelBuilder:
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
         # Quantised numbers have the whole range: a MaxPool branches on each.
-        limits = integers or (INTEGER_RANGE[kind.dtype] if kind.dtype in BYTES else _MASK_INTEGERS)
+        limits = integers or (INTEGER_RANGE[kind.dtype] if kind.dtype in BYTES else MASK_INTEGERS)
         spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", *limits)
         self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, *spread))
         return name
@@ -277,60 +271,6 @@ def assemble_network(network: Network) -> AssembledModel:
     nodes = [node for node in network.nodes if any(network.is_read_outside(name, ()) for name in node.results)]
     names = builder.subgraph(network, nodes, bound)
     return builder.build([names[name] for name in network.outputs if name in names and name not in bound])
-
-
-def integer_range(network: Network, tensor: str) -> tuple[int, int] | None:
-    """Return the least of the integers that a tensor may have, and the first above all; None if no reader limits them.
-
-    Indices lie within their table. Sequences have the length of the data, because their time depends on it. Bytes that
-    a Cast reads may be a mask or become an index, as other integers may.
-    """
-    if (number := _of_whole_sequences(network, tensor, _COUNTS - {"ReduceSum"})) is not None:
-        return number, number + 1
-    if _of_whole_sequences(network, tensor, _COUNTS) is not None:
-        return 1, 2
-    bounds: list[int] = []
-    readers = list(_readers_behind(network, tensor, _VIEWS))
-    for node, read in readers:
-        if node.op in _INDEX_READERS and node.inputs[1] == read:
-            given = {item.name: item.i for item in node.proto.attribute}
-            shape, first = network.types[node.inputs[0]].shape, given.get("batch_dims", 0)
-            indexed = shape[first : first + network.types[read].shape[-1]] if node.op.endswith("ND") else shape
-            bounds.append(min(indexed) if node.op.endswith("ND") else shape[given.get("axis", 0)])
-    if bounds:
-        return 0, min(bounds)
-    is_cast = network.types[tensor].dtype in BYTES and any(node.op == "Cast" for node, _ in readers)
-    return _MASK_INTEGERS if is_cast else None
-
-
-def _readers_behind(network: Network, tensor: str, passed: Set[str]) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes that read a tensor, or what `passed` operators make of it, each with what it reads."""
-    waiting, made = [tensor], {tensor}
-    for read in waiting:
-        for node in network.readers(read):
-            yield node, read
-            if node.op in passed and node.outputs[0] not in made:
-                made.add(node.outputs[0])
-                waiting.append(node.outputs[0])
-
-
-def _of_whole_sequences(network: Network, tensor: str, passed: Set[str]) -> int | None:
-    """Return the length of whole sequences if a tensor, or what `passed` operators make of it, has lengths."""
-    for node, read in _readers_behind(network, tensor, passed):
-        place = _LENGTHS.get(node.op, 0)
-        if place and read in node.inputs[place : place + 1]:
-            return _last_place(network, node) if node.op == GROUPED else _steps(network, node)
-    return None
-
-
-def _last_place(network: Network, attention: Node) -> int | None:
-    total = network.constants.get(attention.inputs[6])
-    return None if total is None or total.value is None else int(total.value.reshape(-1)[0]) - 1
-
-
-def _steps(network: Network, recurrent: Node) -> int:
-    layout = recurrent.attribute("layout")
-    return network.types[recurrent.inputs[0]].shape[0 if layout is None else layout.i]
 
 
 def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.network.assemble import integer_range
 from harness.network.fusion.fusion_rules import FusionRule
+from harness.network.input_integers import integer_range
 from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
 from harness.network.network import Network, Node

@@ -19,7 +19,8 @@ pixel.
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from harness.network.assemble import ModelBuilder, integer_range
+from harness.network.assemble import ModelBuilder
+from harness.network.input_integers import integer_range
 from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import FLOATS, Network, Node, TensorType
 from harness.probe.auxiliary import (

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from onnx import ModelProto, TensorProto, helper
 from onnx_models import IMAGE, WEIGHT, model_of, network_of, node, prepared, random_dags, run_assembled, run_plain
 
-from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network, integer_range
+from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network
+from harness.network.input_integers import integer_range
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 

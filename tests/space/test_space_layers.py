@@ -10,9 +10,9 @@ from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
-from harness.network.assemble import integer_range
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.fusion.rule_learning import learn_rules
+from harness.network.input_integers import integer_range
 from harness.network.layers import Layer, context_of, cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.network.assemble import copy_node, integer_range
+from harness.network.assemble import copy_node
 from harness.network.fusion.fusion_patterns import parse_pattern, pattern_of
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.fusion.rule_matching import match_all
+from harness.network.input_integers import integer_range
 from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.learnt_weights import WEIGHT_OPS
 from harness.network.network import Constant, Network, Node, TensorType
