@@ -9,6 +9,7 @@ from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.layer_diff import LutChanges
 from harness.lut.stored_tables import StoredTable
 from harness.lut.table import Lut
+from harness.probe.overhead_terms import ADDED_TERMS
 from harness.text import Part, Table, byte_size, microseconds, signed_percent
 
 OVERHEAD_UNITS = {
@@ -123,7 +124,8 @@ def warnings_of(table: Lut) -> Iterator[str]:
         yield f"The machine was {table.machine}. The intervals include the variation between processes"
     if table.is_comparison:
         yield f"{table.method} is for comparison: other commands use this table only with --lut {table.name}"
-    merged = [OVERHEAD_UNITS[name] for name in fit.confounded]
+    # No probe of a device with its own memory has one of the added terms.
+    merged = [OVERHEAD_UNITS[name] for name in fit.confounded if name not in ADDED_TERMS]
     if merged and table.clock == "device" and fit.model != "plain":  # the plain model has no such terms
         yield (
             f"Null probes on this device cannot separate a and b from the times {', '.join(merged)}: a and b include"

@@ -98,15 +98,17 @@ def _before_reorders(cut: CutNetwork) -> frozenset[str]:
     network = cut.network
     reordered = {name for name in cut.blocked if is_quantised_picture(network.types[name])}
 
-    def takes_own(node: Node) -> bool:
-        name = node.outputs[0]
+    def is_passed(node: Node) -> bool:
+        """Return whether conversions move past a node: past a convolution only if its result is in the device's own."""
+        if node.op not in CONVOLUTIONS:
+            return node.op not in _KEEPING_LAYOUTS
+        name = node.results[0]
         while network.types[name].dtype in FLOATS and len(readers := network.readers(name)) == 1:
-            name = readers[0].outputs[0]
+            name = readers[0].results[0]
         return name in cut.blocked
 
     for node in reversed(network.nodes):
-        moves = takes_own(node) if node.op in CONVOLUTIONS else node.op not in _KEEPING_LAYOUTS
-        if moves and not reordered.isdisjoint(node.results):
+        if not reordered.isdisjoint(node.results) and is_passed(node):
             reordered.update(network.activations(node))
     return frozenset(name for name in reordered - cut.blocked if is_quantised_picture(network.types[name]))
 

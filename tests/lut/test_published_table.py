@@ -10,6 +10,7 @@ from command_line import Harness
 
 from benchmarks import published
 from harness import Workspace, estimate
+from harness.lut.lut_tables import warnings_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import is_published, open_table
 
@@ -36,6 +37,12 @@ def test_the_repository_shows_the_table_and_its_report(table: Lut) -> None:
     assert is_published(table) and table.loaded_predictor is not None
     assert [link.resolve() for link in published.LINKS.iterdir() if link.is_symlink()] == [table.path.resolve()]
     assert table.name in published.REPORT.read_text()
+
+
+def test_terms_that_no_probe_has_are_not_called_inseparable(table: Lut) -> None:
+    """A warning lists the terms that a and b contain, not those of data that the device reads in no probe."""
+    (warning,) = (one for one in warnings_of(table) if one.startswith("Null probes"))
+    assert "per further input" in warning and "quantised" not in warning
 
 
 def test_an_empty_folder_has_estimates(tmp_path: Path) -> None:

@@ -92,6 +92,21 @@ def test_networks_of_few_layers_or_large_weights_have_none() -> None:
     assert not with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES, 4 * 16 * 16 - 1).chains
 
 
+def test_a_convolution_may_precede_an_operator_without_its_first_result() -> None:
+    """A GRU behind a convolution returns its last state alone."""
+    model = chain(12)
+    for at, op, sizes in ((3, "Conv", [(8, 8, 1)]), (11, "GRU", [(1, 48, 16), (1, 48, 16)])):
+        node = model.graph.node[at]
+        node.op_type = op
+        for place, size in enumerate(sizes):
+            weight = helper.make_tensor(f"w{at}.{place}", 1, size, bytes(4 * math.prod(size)), raw=True)
+            model.graph.initializer.append(weight)
+            node.input.append(weight.name)
+    node.attribute.append(helper.make_attribute("hidden_size", 16))
+    node.output[:] = ["", *node.output]
+    assert with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES, math.inf).chains
+
+
 @given(st.integers(FEWEST_LAYERS, 40), st.integers(5, MOST_CACHES - 2))
 @settings(max_examples=15)
 def test_a_batch_of_windows_touches_about_what_the_network_does(length: int, caches: int) -> None:

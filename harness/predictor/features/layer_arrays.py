@@ -87,7 +87,7 @@ class LayerArrays:
 
         The input counts them twice. 0 for other layers.
         """
-        whole = np.where([path.endswith(COMBINE) for path in self.paths], 1.0, np.maximum(self.sizes["run"], 1.0))
+        whole = np.where([COMBINE in path for path in self.paths], 1.0, np.maximum(self.sizes["run"], 1.0))
         scatters = [path.startswith(SCATTERED) for path in self.paths]
         return np.where(scatters, self.sizes["in_height"] / whole / 2.0, 0.0)
 

@@ -6,6 +6,7 @@ import pytest
 from layer_keys import described
 
 from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_arrays import layer_arrays
 
 
 def test_a_column_times_a_row_has_the_runs_of_the_row() -> None:
@@ -201,6 +202,15 @@ def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
     layer = described(f"k1|{text}")
     assert layer.operator == operator
     assert layer.moved_bytes == 4 * moved
+
+
+@pytest.mark.parametrize("view", ["", "|Unsqueeze(t0,c:int64[1]=0){}"])
+@pytest.mark.parametrize(("reduction", "rows"), [("none", 9 / 8), ("add", 9)])
+def test_places_are_compared_for_rows_or_elements(reduction: str, rows: float, view: str) -> None:
+    """A scatter that adds compares places for each element, another for each row; a view behind it changes nothing."""
+    read = "x0:float32[9,8]|x1:int64[4,1]|x2:float32[4,8]"
+    layer = described(f"k1|{read}|ScatterND(x0,x1,x2){{reduction={reduction}}}{view}|->t0:float32[1,9,8]")
+    assert layer_arrays([layer]).scattered_rows.tolist() == [rows]
 
 
 @pytest.mark.parametrize(
