@@ -160,9 +160,9 @@ def _lasting_s(expected_s: float, gone_s: float) -> float:
 
 
 def _apart(earlier: Run, efforts: Mapping[str, float | None]) -> float:
-    """Return the mean difference of the logarithms of an earlier run's efforts from the known ones."""
+    """Return the mean difference of the logarithms of an earlier run's efforts from the known ones, if it has any."""
     pairs = [(one.effort, effort) for one in earlier if one.effort and (effort := efforts.get(one.name))]
-    return statistics.fmean(abs(math.log(effort / own)) for own, effort in pairs) if pairs else 0.0
+    return statistics.fmean(abs(math.log(effort / own)) for own, effort in pairs) if pairs else math.inf
 
 
 def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str, float]:

@@ -40,7 +40,7 @@ class SetHistory:
         if not history.steps:
             return None
         step, last, name = history.steps[-1], history.nights[-1], subject_id(history.subject)
-        halfwidth = last.halfwidth_s / last.level_s
+        halfwidth = last.halfwidth_s / last.level_s * (1 + step.change)  # of the level before, as the change is
         return next(
             (one for one in self.accepted if one.subject == name and one.covers(step.night, step.change, halfwidth)),
             None,

@@ -1,7 +1,7 @@
 """The time left of a command, on made runs, and on runs that were recorded from real commands."""
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +90,7 @@ def test_runs_of_the_nearest_effort_predict_the_others_do_not(command: Command) 
         command.start([])
         command.go("measuring", effort)
         runs.append(command.left.run)
+    runs += 3 * [tuple(replace(one, seconds=50.0, effort=None) for one in runs[-1])]  # predict only without the others
     for effort, expected_s in ((1.2, 0.12), (90.0, 360.0)):
         command.start(runs)
         command.left.see(Progress("measuring", 0, 0, effort=effort))

@@ -79,6 +79,18 @@ def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...], mon
         assert "compiler 2.1" not in render_history([history(later, accepted="compiler 2.1")], "")
 
 
+def test_a_large_change_is_accepted_within_its_error(subjects: tuple[SubjectHistory, ...]) -> None:
+    """The error is a fraction of the latency before, as the change is."""
+    held = history(subjects, accepted="compiler 2.1")
+    slower = next(one for one in subjects if one.steps)
+    last = replace(slower.nights[-1], level_s=5.0, halfwidth_s=0.15)
+    for change, is_accepted in ((4.1, True), (4.2, False)):
+        step = replace(slower.steps[-1], change=change)
+        one = replace(slower, nights=(*slower.nights[:-1], last), steps=(step,))
+        known = replace(held, accepted=(replace(held.accepted[0], subject=subject_id(one.subject), change=4.0),))
+        assert (known.acceptance(one) is not None) == is_accepted
+
+
 def test_steps_of_all_sets_come_first(subjects: tuple[SubjectHistory, ...]) -> None:
     """The first table has the steps of every set with device, night and size; without a step the page says so."""
     page = render_history([history(subjects), history(subjects, "speech")], "")
