@@ -139,6 +139,8 @@ class LayerQuantities:
         of_windows = np.where(arrays.copy_macs > 0.0, arrays.unfolded_bytes, 0.0)
         bytes_ = np.log(arrays.moved_bytes - arrays.weight_bytes - of_windows)
         turns = waves * tiling.turns(arrays) + arrays.copy_macs / turn_macs[:, None]
+        # Another unit computes each channel separately: it fills no array.
+        waves = np.where(arrays.channelwise & tiling.holds_weights, 0.0, waves)
         return cls(waves, turns, turn_macs, bytes_, weights, np.log(arrays.sizes["parts"]))
 
 

@@ -1,5 +1,6 @@
 """The tiling of a device, and the fit of the roofline."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,6 +60,20 @@ def test_an_array_that_holds_weights_is_found() -> None:
     products = [layer for layer in asked if not layer.is_channelwise]
     found = fit_roofline(arrays, known_s, tiling).terms(layer_arrays(products)).latency
     assert np.median(np.abs(found - np.log([latency_s(layer) for layer in products]))) < 0.02
+
+
+def test_scatters_that_compare_places_are_found_beside_an_array() -> None:
+    """A vector unit beside an array that holds weights compares each update with each row, and its layers show it."""
+    sizes = itertools.product((16, 64, 256), (16, 64, 256, 1000), (4, 32))
+    text = "k1|x0:float32[{0},{2}]|x1:int64[{1},1]|x2:float32[{1},{2}]|ScatterND(x0,x1,x2){{}}|->t0:float32[{0},{2}]"
+    scatters = {describe(text.format(*size)): 2e-7 + math.prod(size) * 3e-11 for size in sizes}
+    products = [layer for layer in tiled_machine.random_layers(200, seed=1) if not layer.is_channelwise]
+    folds = [math.ceil(one.in_channels * one.taps / 32) * math.ceil(one.columns / 32) for one in products]
+    times = {layer: 2e-7 + count * (94 + layer.rows) * 1e-9 for layer, count in zip(products, folds, strict=True)}
+    layers = {layer: latency_s for layer, latency_s in (times | scatters).items() if layer is not None}
+    arrays, known_s = layer_arrays(list(layers)), np.array(list(layers.values()))
+    tiling = find_tiling(arrays, known_s, 0)
+    assert tiling.holds_weights and tiling.compares_places
 
 
 @pytest.mark.parametrize("processors", [1, 4])
