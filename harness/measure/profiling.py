@@ -252,7 +252,7 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         what = "The budget was used up before every probe was measured" if larger else "Not every probe was measured"
         step = f"Run the same command{' with a larger --budget' if larger else ''}; it continues from here"
         raise CampaignIncomplete(what, why=why, next_step=step)
-    refusals = [f"{record.label}: {record.refused}" for record in probes.values() if record.refused]
+    refusals = [f"{record.label}: {record.refused}" for record in probes.values() if record.refused is not None]
     if not samples:
         step = "Correct the device's runtime or its options in devices.toml, then add --fresh to the same command"
         raise BackendError(f"{campaign.device} refuses every probe", why=refusals[0], next_step=step)
