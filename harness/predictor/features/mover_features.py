@@ -48,7 +48,8 @@ def mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     `plain` states that no input is a feature map: then the last axis of any tensor holds what lies together.
     """
     pool = next((operator for operator in layer.operators if operator.op in WINDOWED_POOLS), None)
-    moved = _movement(layer, pool)
+    written = max(layer.outputs, key=lambda tensor: tensor.bytes)
+    moved = _movement(layer, pool, written.shape or (1,))
     image: Callable[[Shape], _Image] = _image
     if pool is not None:
         image = _map
@@ -58,7 +59,6 @@ def mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     if read_maps != [batch, channels]:  # what a reduction combines is counted in its window
         in_size = (max(1, math.prod(moved.in_shape) // (batch * channels)), 1)
     planes = {"in_size": in_size, "out_size": out_size, "kernel": moved.kernel, "stride": moved.stride}
-    written = max(layer.outputs, key=lambda tensor: tensor.bytes)
     return replace(
         channelwise(moved.path, batch=batch, channels=channels, **planes),
         extra_operands=moved.extra_operands,
@@ -69,10 +69,9 @@ def mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     )
 
 
-def _movement(layer: ParsedKey, pool: KeyOperator | None) -> _Movement:
+def _movement(layer: ParsedKey, pool: KeyOperator | None, out_shape: Shape) -> _Movement:
     read = max(layer.inputs, key=lambda tensor: tensor.bytes, default=layer.outputs[0])
-    written = max(layer.outputs, key=lambda tensor: tensor.bytes)
-    in_shape, out_shape = read.shape or (1,), written.shape or (1,)
+    in_shape = read.shape or (1,)
     axes = len(in_shape) - 2 if pool is not None else 2
     path = class_of_mover(names_of(layer.operators), read.dtype, axes)
     if pool is not None:
