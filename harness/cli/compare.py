@@ -172,7 +172,9 @@ def _show(compared: TableComparison, shown: ShownLayers) -> None:
 
 def _show_layers(compared: TableComparison, shown: ShownLayers) -> None:
     rows: list[Sequence[str]] = []
-    for one in compared.layers[: shown.top or None]:
+    farthest = {one.key: one for one in reversed(compared.layers)}  # of the places of a layer, the first differs most
+    listed = compared.layers if shown.wide else [one for one in compared.layers if farthest[one.key] is one]
+    for one in listed[: shown.top or None]:
         places = (one.key, one.context) if shown.wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
         rows.append((one.example, one.op, *places, *times))
@@ -181,8 +183,10 @@ def _show_layers(compared: TableComparison, shown: ShownLayers) -> None:
     if not any(row[0] for row in rows):
         header, rows, left = header[1:], [row[1:] for row in rows], left - 1
     print_table(header, rows, left=left)
-    if len(rows) < len(compared.layers):
-        print_line(f"and {counted(len(compared.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
+    if len(rows) < len(listed):
+        print_line(f"and {counted(len(listed) - len(rows), 'more layer')}, differing less; --top 0 shows all")
+    if len(listed) < len(compared.layers):
+        print_line("each layer is listed once, where it differs most; --wide lists all its contexts")
 
 
 def _latency(seconds: float | None) -> str:

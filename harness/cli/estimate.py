@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,12 +109,13 @@ def estimate(
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
     covering = _covering(estimates, models, table, reading) if _lacking(estimates) else ""
+    refused = _refused(estimates, table, workspace)
     if view.allow_partial and covering:
         note(covering)
     if view.allow_partial:
-        _require_complete(estimates, None)
+        _require_complete(estimates, None, refused)
     else:
-        _require_complete(estimates, _step_to_cover(estimates, table, reading, covering))
+        _require_complete(estimates, _step_to_cover(estimates, table, reading, covering, refused), refused)
 
 
 _SHOWN = 10
@@ -244,11 +245,11 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         print_line(f"nodes that take no time, {reason}: {count}")
 
 
-def _require_complete(estimates: NetworkEstimates, step: str | None) -> None:
+def _require_complete(estimates: NetworkEstimates, step: str | None, refused: Mapping[str, str]) -> None:
     """Raise if networks were refused, or layers are unknown and `step` is given; print the second error of both."""
     from harness.network.network_list import refusals_error
 
-    uncovered = _uncovered(estimates, step) if step is not None and _lacking(estimates) else None
+    uncovered = _uncovered(estimates, step, refused) if step is not None and _lacking(estimates) else None
     if estimates.refused_networks:
         if uncovered:
             print_error(uncovered)
@@ -272,17 +273,35 @@ def _covering(estimates: NetworkEstimates, models: Sequence[str], table: Lut, re
     return f"Give --lut {published.name}, the published table, which {has}" if lacking < _lacking(estimates) else ""
 
 
+def _refused(estimates: Sequence[NetworkEstimate], table: Lut, workspace: Workspace) -> Mapping[str, str]:
+    """Return why the device refused layers, if any are not in its table."""
+    if not _lacking(estimates):
+        return {}
+    from harness.lut.refused_layers import refused_layers  # opens the journal
+
+    return refused_layers(workspace, table.device)
+
+
 def _lacking(estimates: Sequence[NetworkEstimate]) -> int:
     return sum(len(network.unknown) for network in estimates)
 
 
 def _step_to_cover(
-    estimates: Sequence[NetworkEstimate], table: Lut, reading: arguments.ReadingOptions, covering: str
+    estimates: Sequence[NetworkEstimate],
+    table: Lut,
+    reading: arguments.ReadingOptions,
+    covering: str,
+    refused: Mapping[str, str],
 ) -> str:
-    """Return the next step if layers are not in a table; `covering` is the advice of `_covering`."""
+    """Return the next step if layers are not in a table; `covering` is the advice of `_covering`.
+
+    Layers that the device `refused` are not measured by another campaign.
+    """
     from harness.network.learnt_weights import is_quantised
 
     command = f"harness profile --device {table.device}{reading.variant.options()}"
+    if all(layer.key in refused for network in estimates for layer in network.unknown):
+        return sentences(covering, "Use another device, or give --allow-partial for the latency of the other layers")
     step = f"{'Or run' if covering else 'Run'} `{command}` on them and build the table again, or give --allow-partial"
     if table.is_imported:
         step = f"{'Or import' if covering else 'Import'} a file that also has these layers, or give --allow-partial"
@@ -291,10 +310,11 @@ def _step_to_cover(
     return sentences(covering, step)
 
 
-def _uncovered(estimates: Sequence[NetworkEstimate], step: str) -> CoverageError:
+def _uncovered(estimates: Sequence[NetworkEstimate], step: str, refused: Mapping[str, str]) -> CoverageError:
     for network in estimates:
         for layer in network.unknown[:_SHOWN]:
-            note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
+            reason = f"; the device refused it: {refused[layer.key]}" if layer.key in refused else ""
+            note(f"not in the table: {network.name}: {layer.name} ({layer.op}){reason}")
         if len(network.unknown) > _SHOWN:
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in estimates if network.unknown)

@@ -29,6 +29,7 @@ from harness.errors import (
     HarnessError,
     Interrupted,
 )
+from harness.fleet.compiled_networks import efforts_to_compile, note_compiled
 from harness.fleet.connections import open_in_turn, pause
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
@@ -37,16 +38,27 @@ from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.fusion.cutting import CUTTING
+from harness.measure.fusion.cutting import CHAINS, CUTTING
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import PROCESS, check_steady, judge_campaign, phases_of_campaign, process_job
 from harness.measure.noise.machine_noise import busy_before
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import DONE, Observer, Progress, begin, each_note_once, effort_of, ignore, named, notes_of
+from harness.measure.progress import (
+    DONE,
+    Observer,
+    Progress,
+    begin,
+    each_note_once,
+    effort_of,
+    ignore,
+    named,
+    notes_of,
+    with_less_work,
+)
 from harness.measure.reference import measure_reference
 from harness.measure.request import ProfileRequest
-from harness.network.effort import compile_effort, products_of_network, side_by_side
+from harness.network.effort import side_by_side
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.workspace import Workspace
@@ -146,7 +158,7 @@ def _attempt(
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(reading.inventory(workspace.devices), request.device))
-    measure = _measurement(request, reading, observe)
+    measure = _measurement(request, device, reading, observe)
     begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
@@ -173,14 +185,21 @@ def _attempt(
         return _judged(outcome, device, journal, stop=stop, observe=observe, time_limit=time_limit)
 
 
-def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
+def _measurement(request: ProfileRequest, device: Device, reading: SharedReading, observe: Observer) -> _Measurement:
     """Read the networks or the space of a request, and return what measures them."""
     begin(observe, _READING, effort_of(len(request.models)))
     if request.space is None:
         found = reading.networks(request, notes_of(observe))
-        efforts = (compile_effort(products_of_network(network)) for network in found.networks)
-        begin(observe, _READING, effort_of(len(request.models)), ahead={CUTTING: side_by_side(efforts)})
-        return lambda bare, run: _measure(bare, run, found)
+        efforts, left = efforts_to_compile(device, found.networks)
+        ahead = {CUTTING: left * side_by_side(efforts), CHAINS: left * sum(efforts)}
+        begin(observe, _READING, effort_of(len(request.models)), ahead=ahead)
+
+        def measure(bare: ProfileOutcome, run: DeviceRun) -> ProfileOutcome:
+            outcome = _measure(bare, replace(run, observe=with_less_work(run.observe, left)), found)
+            note_compiled(device, found.networks)
+            return outcome
+
+        return measure
     from harness.space.space import load_space  # spaces and their predictor take a while to load
 
     space = load_space(request.space.reference)

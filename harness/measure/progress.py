@@ -96,6 +96,17 @@ def named(observe: Observer, phase: str) -> Observer:
     return lambda progress: observe(replace(progress, phase=phase))
 
 
+def with_less_work(observe: Observer, share: float) -> Observer:
+    """Return an observer for phases that have only this share of the effort they report, present and to come."""
+
+    def show(progress: Progress) -> None:
+        effort = progress.effort and share * progress.effort
+        ahead = {phase: share * one for phase, one in progress.ahead.items()}
+        observe(replace(progress, effort=effort, ahead=ahead))
+
+    return show
+
+
 def part_of(observe: Observer, phase: str, number: int, count: int) -> Observer:
     """Return an observer for one of `count` equal parts of a phase; the stages report their share of the part."""
 

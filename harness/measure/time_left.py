@@ -222,4 +222,4 @@ def keep_run(command: str, run: Run) -> None:
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 5", command)
+    return cache.key_of("times of phases 6", command)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Harness
 from nullbench import Bench, build_network
 from sshd_server import Sshd
 
@@ -123,6 +124,23 @@ def test_a_strict_benchmark_ends_at_the_first_network_that_the_device_refuses(be
     assert samples_of(bench) == 0
     found = benchmark([large, small], **options)  # type: ignore[arg-type]
     assert [one.network for one in found.networks] == ["small"] and samples_of(bench) > 0
+
+
+def test_an_estimate_does_not_advise_to_measure_what_the_device_refused(bench: Bench, tmp_path: Path) -> None:
+    """Refused layers are listed with the device's reason; those that were not tried are to be profiled."""
+    small = build_network(bench.root / "small.onnx", widths=(8, 8))
+    large = build_network(bench.root / "large.onnx", widths=(8, 64, 64))
+    describe_limited(bench)
+    bench.profile(small, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
+    bench.build(DEVICE)
+    harness = Harness(bench.root, tmp_path / "leases", tmp_path)
+    call = ("estimate", large, "--device", DEVICE)
+    assert f"Run `harness profile --device {DEVICE}`" in harness(*call).stderr
+    bench.profile(large, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
+    bench.build(DEVICE)
+    found = harness(*call)
+    assert found.code == 6 and "harness profile" not in found.stderr
+    assert "the device refused it: " in found.stderr and "model too large" in found.stderr
 
 
 def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others(bench: Bench) -> None:

@@ -10,11 +10,13 @@ from nullbench import DEVICE, Bench
 
 import harness
 from harness import ProfileRequest, RepeatPolicy
+from harness.cache import VARIABLE
 from harness.errors import DeviceQuarantined, InvalidNetwork, OutOfService, UsageError
 from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, unpack
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import SESSIONS_TO_LEARN
 from harness.fleet.store import FleetStore
+from harness.measure.fusion.cutting import CHAINS, CUTTING
 from harness.measure.journal.journal import Journal
 from harness.network.model_references import ModelContent, load_network, model_references
 from harness.probe.auxiliary import AuxiliaryKind
@@ -60,6 +62,28 @@ def test_networks_may_be_paths_text_or_in_memory(bench: Bench) -> None:
         layers = [{layer.key.text for layer in journal.layers(result.campaign)} for result in results]
     assert layers[0] and all(one == layers[0] for one in layers)
     assert results[0].probes == results[2].probes
+
+
+def test_a_network_that_the_device_has_compiled_is_expected_to_take_less_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second campaign reports less effort of compiling, now and ahead; that of another network does not."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    efforts: list[dict[str, float]] = []
+
+    def observe(progress: harness.Progress) -> None:
+        efforts[-1].update({} if progress.effort is None else {progress.phase or progress.stage: progress.effort})
+        efforts[-1].update({f"ahead: {phase}": effort for phase, effort in progress.ahead.items() if effort})
+
+    for text in (RELU, RELU, RELU.replace("[1]", "[3]")):
+        efforts.append({})
+        model = onnx.parser.parse_model(text)
+        harness.profile(model, device="npu01", workspace=tmp_path, policy=TWO, fresh=True, observe=observe)
+    first, again, other = efforts
+    assert {CUTTING, "measuring", f"ahead: {CHAINS}"} <= first.keys()
+    for phase in (CUTTING, "measuring", f"ahead: {CHAINS}"):
+        assert again[phase] < first[phase] / 10
+        assert other[phase] == pytest.approx(first[phase], rel=0.1)
 
 
 def test_a_network_in_memory_is_named_after_its_graph(tmp_path: Path) -> None:

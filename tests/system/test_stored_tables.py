@@ -109,14 +109,20 @@ def test_the_faster_table_wins_where_it_is_faster(shelf: Harness, small_network:
             replace(one, **dict.fromkeys(TIMES, factor * one.latency_s), **dict.fromkeys(ERRORS, one.latency_s / 1000))
             for one in table.entries
         ]
+        entries.append(replace(entries[0], context=f"{entries[0].context.partition('@')[0]}@00000000"))
         sure = {"entries": entries, "predictor": b"", "correlations": b"", "repeatability": 0.0, "sum_error": 0.0}
         publish(replace(table, device=device, **sure), shelf.workspace / "lut")
     found = shelf("compare", "null02", "null03", small_network, "--json").data
     assert {one["faster"] for one in found["layers"]} == {"b"}
-    assert [one["ratio"] for one in found["layers"]] == pytest.approx([0.5] * 3)
-    assert sum(one["b_faster"] for one in found["operators"]) == 3
+    assert [one["ratio"] for one in found["layers"]] == pytest.approx([0.5] * 4)
+    assert sum(one["b_faster"] for one in found["operators"]) == 4
     shown = shelf("compare", "null02", "null03", small_network).assert_ok().stdout
-    assert "A: null02    B: null03" in shown and "A is faster on 0, B on 3" in shown
+    assert "A: null02    B: null03" in shown and "A is faster on 0, B on 4" in shown
+    wide = shelf("compare", "null02", "null03", small_network, "--wide").assert_ok().stdout
+    examples = [one["example"] for one in found["layers"]]
+    assert len({*examples}) == 3  # a layer in two contexts: once by default
+    assert [text.count(entries[0].key) for text in (shown, wide)] == [0, 2]
+    assert all(shown.count(f"{one} ") == 1 for one in examples)
 
 
 def test_networks_of_both_tables_are_found_in_the_workspace(shelf: Harness, small_network: Path) -> None:

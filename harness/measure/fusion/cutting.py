@@ -35,7 +35,7 @@ from harness.version import VERSION
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 _RULES = TypeAdapter(tuple[FusionRule, ...])
 
-CUTTING, _EXAMPLES, _CHAINS, PLANNING = "cutting networks", "cutting examples", "cutting chains", "planning probes"
+CUTTING, _EXAMPLES, CHAINS, PLANNING = "cutting networks", "cutting examples", "cutting chains", "planning probes"
 """Phases of a command."""
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
@@ -64,7 +64,7 @@ def cut_as_reported(
     efforts = [compile_effort(probe.model.products) for probe in probes]
     effort, following = side_by_side(efforts), sum(efforts)
     is_new = _kept_rules(_cache_key(session)) is None
-    begin(observe, CUTTING, effort, ahead={_EXAMPLES: float(is_new), _CHAINS: following, PLANNING: following})
+    begin(observe, CUTTING, effort, ahead={_EXAMPLES: float(is_new), CHAINS: following, PLANNING: following})
     cutting = in_phase(observe, CUTTING, effort)
     prepare(session, probes, cutting, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
@@ -148,7 +148,7 @@ def with_chains(
 ) -> list[CutNetwork]:
     """Add windows of the chains that the device reports to the networks that have any."""
     found = []
-    observe = in_phase(observe, _CHAINS, _effort_of_chains(cuts))
+    observe = in_phase(observe, CHAINS, _effort_of_chains(cuts))
     for number, one in enumerate(cuts):
         if one.runtime_graph is None or not one.runtime_graph.chains:
             found.append(one)

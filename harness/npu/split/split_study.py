@@ -30,7 +30,8 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.system_runs import core_steps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from harness.errors import UsageError
-from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, steps_of
+from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
+from harness.npu.compiling_effort import tiling_effort
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import SplitOptions
@@ -140,7 +141,8 @@ def study_splits(
     """
     at_best, options = options, replace(options, chains="layers")
     machines = [machine.of_core(core) for core in fastest_first(machine, range(cores))]
-    begin(observe, "predicting splits", effort_of(len(graph.layers if layers is None else layers)))
+    wanted = graph.layers if layers is None else [graph.layers[at] for at in layers]
+    begin(observe, "predicting splits", tiling_effort(wanted, machines[0]))
     choices = choose_splits(graph, machines, options, layers=layers)
     spaces = choose_spaces(graph, machine)
     keys = [slice_key(choice.layer, graph.values, spaces) for choice in choices]

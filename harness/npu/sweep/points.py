@@ -1,6 +1,5 @@
 """The time of a network on every machine of a sweep."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,11 @@ from device_agents.emulated_npu.compiler.odd_dft.choice import NoDft
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
-from device_agents.emulated_npu.machine import Machine, area_mm2
+from device_agents.emulated_npu.machine import area_mm2
 from device_agents.emulated_npu.reports.accounting import run_energy
 from harness.errors import InputError
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
+from harness.npu.compiling_effort import compiling_effort
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
@@ -31,13 +31,6 @@ Cost = Literal["area", "energy"]
 """The cost of a machine in addition to its time: mm2, or the energy of a run."""
 
 _NEXT = "Use --jobs 1, which names the limit"
-_EACH_LAYER = 40.0
-"""The effort that a layer takes beside the root of its products for each multiplier. With it, _IN_PARTS and _DIVIDED, a
-unit of effort took 0.2 to 0.5 ms of the processor in four of five compilations of five networks for seven machines."""
-_IN_PARTS = 2.0
-"""How many times as long a compilation takes if a layer does not fit in a buffer whole."""
-_DIVIDED = 1.5
-"""How many times as long a compilation takes if features and weights share a buffer."""
 SLOWER = 0.005
 """A larger machine is slower than a smaller one if it takes this fraction more."""
 
@@ -197,7 +190,7 @@ class _Work:
     def sizes(self, numbers: Iterable[int]) -> list[float]:
         """Return about how long machines take."""
         machines = (self.candidates[number].machine for number in numbers)
-        return [0.0 if one is None else _effort(self.layers, one) for one in machines]
+        return [0.0 if one is None else compiling_effort(self.layers, one) for one in machines]
 
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
@@ -211,25 +204,6 @@ class _Work:
             except (BudgetExceeded, DoesNotFit):
                 return None
         return timed.cycles, timed.timing.makespan_ps / PS_PER_S
-
-
-def _effort(layers: Sequence[HardwareLayer], machine: Machine) -> float:
-    """Return about how long a compilation takes: the more products for each multiplier, the more tiles to plan.
-
-    A layer that a buffer does not hold is planned with several halo buffers, and with each division of a common buffer.
-    """
-    products = sum(math.sqrt(math.prod((*one.output.shape, *_taps(one)))) for one in layers)
-    largest = max((sum(math.prod(view.shape) for view in (*one.reads, one.output)) for one in layers), default=0)
-    plans = _IN_PARTS if largest * machine.data_type.bytes > machine.nb_bytes else 1.0
-    divisions = _DIVIDED if machine.shared_buffer else 1.0
-    return plans * divisions * (_EACH_LAYER * len(layers) + products / math.sqrt(machine.mfu.multipliers))
-
-
-def _taps(layer: HardwareLayer) -> tuple[int, ...]:
-    """Return the sizes whose product is how many factors each element of the output has; zero without factors."""
-    if layer.matrix:
-        return layer.inputs[0].shape[-1:]
-    return (0,) if layer.weights is None else layer.weights.shape[1:]
 
 
 def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...]:
