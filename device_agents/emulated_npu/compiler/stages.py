@@ -82,11 +82,11 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
+    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[object]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:
-        ends, decisions = other
-        tried.add(ends)
+        key, decisions = other
+        tried.add(key)
         left -= best.items
         way = schedule(graph, decisions)
         if way.predicted_ps < best.predicted_ps:
