@@ -36,9 +36,7 @@ from device_agents.emulated_npu.machine import Machine
 class ChainSearch:
     """Searches for plans of chains on a machine."""
 
-    def __init__(
-        self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals
-    ) -> None:
+    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
         self._values, self._machine, self._options = values, machine, options
         self._cuts = CutSearch(values, machine, options, externals)
 
