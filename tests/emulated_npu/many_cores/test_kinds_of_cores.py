@@ -115,8 +115,8 @@ def test_cores_of_several_kinds_share_a_layer_by_their_speed(slow_first: bool) -
     halves = {layer.index: split_layer(layer, graph.values, "rows", [1, 1]) for layer in graph.layers}
     times = [network_ps(graph, each, machine, 2, DIRECT) for each in (splits, halves, {})]
     assert times[0] < times[1] and times[0] < times[2]
-    # One core alone has more choices compared, which gains up to 2 %; the slower core would take four times as long.
-    assert times[2] < 1.02 * network_ps(graph, {}, fast, 1, DIRECT)
+    # One core alone has more choices compared, which gains up to 3 %; the slower core would take four times as long.
+    assert times[2] < 1.03 * network_ps(graph, {}, fast, 1, DIRECT)
     group = Assignment((GroupAssignment(fastest_first(machine, range(2)), (0, 1)),))
     checked_run(network, compile_system(graph, machine, group, DIRECT, splits=splits))
 
