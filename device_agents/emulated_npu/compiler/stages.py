@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.options import DEFAULT, FIXES_LAYERS, Options
 from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
@@ -33,6 +33,7 @@ from device_agents.emulated_npu.compiler.planning.search.chain_planner import De
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
+from device_agents.emulated_npu.compiler.prediction.window_rows import with_rows_apart
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
@@ -67,6 +68,8 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
     chosen = choose_convolutions(graph, machine, options, predictor)
     # A DFT that is faster for a layer can be slower for the network, because it ends chains.
     tried = [graph, chosen] if chosen.setup is not None and options.conv_algorithm == "auto" else [chosen]
+    if options.conv_algorithm == "auto" and not options.given(FIXES_LAYERS):
+        tried += filter(None, [with_rows_apart(graph, machine)])
     return _compiled(_fastest(tried, predictor, machine, options), machine, options)
 
 
@@ -82,11 +85,11 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
-    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[Sequence[int]]()
+    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[object]()
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:
-        ends, decisions = other
-        tried.add(ends)
+        key, decisions = other
+        tried.add(key)
         left -= best.items
         way = schedule(graph, decisions)
         if way.predicted_ps < best.predicted_ps:

@@ -32,8 +32,6 @@ from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
 """The most layers of a chain in the first search."""
-SHORT = 24
-"""Layers of a graph whose chains are searched in more ways, and that is tried as one chain."""
 _CLOSE = 1.01
 """How much more fewer passes may cost where the units overlap: one waits for the other in every pass."""
 _ALIKE = 1.02
@@ -88,8 +86,7 @@ class Planner:
     def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._chains = PossibleChains(graph, machine)
-        is_short = len(graph.layers) <= SHORT
-        self._search = ChainSearch(with_parts(graph.values), machine, options, externals, is_short=is_short)
+        self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates()
         self._context = self._shared.number((machine, options))
         self._keys = ChainKeys(graph, externals, self._chains, self._shared.number)

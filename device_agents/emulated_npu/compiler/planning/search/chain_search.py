@@ -36,11 +36,8 @@ from device_agents.emulated_npu.machine import Machine
 class ChainSearch:
     """Searches for plans of chains on a machine."""
 
-    def __init__(
-        self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals, *, is_short: bool
-    ) -> None:
+    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
         self._values, self._machine, self._options = values, machine, options
-        self._thorough = replace(THOROUGH, all_groups=is_short)
         self._cuts = CutSearch(values, machine, options, externals)
 
     def estimates(
@@ -80,7 +77,7 @@ class ChainSearch:
         if swept and self._residency(chain.layers[0]) == "weights":
             return
         try:
-            whole = self._cuts.coarsest(chain, budget, self._thorough)
+            whole = self._cuts.coarsest(chain, budget, THOROUGH)
         except (DoesNotFit, NotTileable):
             if not swept:
                 raise

@@ -84,6 +84,11 @@ class Choice:
     cost_ps: int
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """What distinguishes it from the other ways to run the same layers: cuts and bytes of its chains."""
+        return tuple((one.geometry.cuts, one.nb_bytes, one.sb_bytes, one.halo_bytes) for one in self.chains)
+
+    @property
     def passes(self) -> int:
         """The number of passes of all chains."""
         return sum(chain.passes for chain in self.chains)

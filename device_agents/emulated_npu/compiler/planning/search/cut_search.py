@@ -33,6 +33,8 @@ from device_agents.emulated_npu.machine import Machine
 _SINGLE_BUFFERS = BufferCounts(across=1, between=1)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
+_MUCH_HALO = 0.1
+"""The least part of a chain's room in NB that its halo takes, so that tiles of other shapes are tried."""
 _HARDLY_MORE = 1.03
 _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
@@ -84,7 +86,7 @@ class CutSearch:
                 # Groups of other layers differ in the order in which they read memory: the first that fits may be slow.
                 enough = is_windowed(last) and not products and len(chain.layers) > 1
                 if enough and found and found[0].passes < _MANY_PASSES:
-                    if not effort.all_groups:
+                    if not (effort.all_groups and _has_much_halo(found[0])):
                         break
                     tried = replace(effort, finer=0)
             if found:
@@ -119,7 +121,7 @@ class CutSearch:
                 with contextlib.suppress(DoesNotFit, NotTileable):
                     found += self._coarsest_whole(candidates, wanted, chain, budget, tried) if candidates else []
                 enough = enough or bool(found and len(candidates) >= _FEW_CUTS)
-                if enough and not effort.all_groups:
+                if enough and not (effort.all_groups and _has_much_halo(found[0])):
                     break
                 tried = replace(tried, finer=0) if enough else tried
             if enough:
@@ -252,6 +254,11 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
     busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
     return busy and _DOUBT * parts.together_ps < whole.together_ps
+
+
+def _has_much_halo(plan: ChainPlan) -> bool:
+    """Return whether tiles of another shape may save a part of a chain's time that matters."""
+    return computes_halo_again(plan) or _MUCH_HALO * plan.nb_bytes < plan.halo_bytes
 
 
 def _could_keep_weights(plan: ChainPlan, budget: MemoryBudget) -> bool:

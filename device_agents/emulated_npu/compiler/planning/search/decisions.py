@@ -11,18 +11,14 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.search.chain_planner import (
-    MAX_CHAIN,
-    SHORT,
-    ChainOutline,
-    Decision,
-    Planner,
-)
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import MAX_CHAIN, ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
+_SHORT = 24
+"""Layers of a graph that is tried as one chain."""
 _ABOUT = 0.02
 """How much longer another way to run a chain may be predicted to take."""
 _CLOSE, _CLOSER = 1.1, 1.03
@@ -58,7 +54,7 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
             within = planner.assuming(place).within(_halo_bytes(decisions))
             yield _decisions(within, within.longer(decisions).ends)
     count = len(planner.graph.layers)
-    if 1 < count <= SHORT and len(planner.starts(count)) > 1:
+    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
@@ -66,20 +62,25 @@ def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
 class _Change(NamedTuple):
     """Another choice for `replaced` chains from `place` on, with how much longer it is estimated to take.
 
-    `key` names it: where its chains begin and end, and for another way to run the same layers also its plans. That way
-    is `decision`; what runs between other ends is decided when the change is tried.
+    `ends` are where its chains begin and end. Another way to run the same layers is `decision`; what runs between other
+    ends is decided when the change is tried.
     """
 
     more_ps: int
     place: int
     replaced: int
-    key: tuple[int, ...]
+    ends: tuple[int, ...]
     decision: Decision | None = None
+
+    @property
+    def key(self) -> object:
+        """What distinguishes it from other changes."""
+        return self.ends, None if self.decision is None else self.decision.chosen.key
 
 
 def other_chains(
-    planner: Planner, decisions: Sequence[Decision], tried: Set[Sequence[int]]
-) -> Iterator[tuple[Sequence[int], tuple[Decision, ...]]]:
+    planner: Planner, decisions: Sequence[Decision], tried: Set[object]
+) -> Iterator[tuple[object, tuple[Decision, ...]]]:
     """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
     Each comes with the key of its change; those that are estimated to gain most come first. They have the halo buffer
@@ -94,7 +95,7 @@ def other_chains(
     found = (*_other_ways(decisions), *_other_ends(planner, decisions))
     for change in sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2)):
         with contextlib.suppress(DoesNotFit):
-            new = (change.decision,) if change.decision is not None else _decisions(within, change.key)
+            new = (change.decision,) if change.decision is not None else _decisions(within, change.ends)
             yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
 
 
@@ -108,8 +109,8 @@ def _other_ways(decisions: Sequence[Decision]) -> Iterator[_Change]:
             if more_ps > _ABOUT * chosen.predicted_ps or any(plan.halo_bytes > halo_bytes for plan in way.chains):
                 continue
             rest = tuple(each for each in (*decision.others, chosen) if each is not way)
-            key = (decision.start, decision.end, *map(id, way.chains))
-            yield _Change(more_ps, place, 1, key, replace(decision, chosen=way, others=rest))
+            ends = decision.start, decision.end
+            yield _Change(more_ps, place, 1, ends, replace(decision, chosen=way, others=rest))
 
 
 def _other_ends(planner: Planner, decisions: Sequence[Decision]) -> Iterator[_Change]:

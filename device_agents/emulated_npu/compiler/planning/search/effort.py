@@ -20,7 +20,8 @@ class Effort:
     """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
 
     The search for finer cuts ends after `finer` in a row that are not faster. `buffer_counts` are the buffers
-    that passes use in turn. With `all_groups`, squares and parts of channels are tried although rows fit.
+    that passes use in turn. With `all_groups`, squares and parts of channels are tried although rows fit, if
+    these have much halo.
     """
 
     stages: int
@@ -41,7 +42,7 @@ _PRODUCTS = Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-THOROUGH = Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
+THOROUGH = Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3, all_groups=True)
 
 
 def effort_of(chain: Chain) -> Effort:
