@@ -70,9 +70,9 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Elementwise("BatchNormalization", 1, 1, 16, (7, 7)),
     Elementwise("Gelu", 1, 1, 16, (7, 7)),
     Elementwise("LRN", 1, 1, 16, (7, 7)),
-    Resizing(1, 16, (7, 7), 2, "nearest"),
-    Resizing(1, 16, (7, 7), 4, "linear"),
-    Resizing(1, 16, (7, 7), 2, "linear", context="chip"),
+    Resizing("Resize", 1, 16, (7, 7), 2, "nearest"),
+    Resizing("Resize", 1, 16, (7, 7), 4, "linear"),
+    Resizing("Resize", 1, 16, (7, 7), 2, "linear", context="chip"),
     Joining("Concat", 3, 1, 16, (7, 7)),
     Joining("Split", 2, 1, 16, (7, 7)),
     Joining("Slice", 2, 1, 16, (7, 7)),
@@ -120,7 +120,7 @@ ON_INTEGERS: tuple[FloatLayer, ...] = (
     Pooling("AveragePool", 1, 16, (14, 14), (2, 2), (2, 2)),
     Joining("Split", 2, 1, 16, (7, 7)),
     Joining("Slice", 2, 1, 16, (7, 7)),
-    Resizing(1, 16, (7, 7), 2, "nearest"),
+    Resizing("Resize", 1, 16, (7, 7), 2, "nearest"),
     Permutation((1, 16, 7, 7), ""),
 )
 
