@@ -106,8 +106,8 @@ class Rowwise(SizedLayer):
 class Resizing(SizedLayer):
     """A map made larger by a whole factor: each pixel repeated (nearest), or interpolated (linear).
 
-    `context` is where the map comes from, as in `context_of`. A GridSample reads each pixel at a place that an input
-    gives.
+    `context` is where the map comes from, as in `context_of`. A GridSample reads each pixel at a place that its second
+    input gives.
     """
 
     op: str
@@ -120,8 +120,9 @@ class Resizing(SizedLayer):
 
     @property
     def inputs(self) -> list[Shape]:
-        """Return the shape of the map."""
-        return [(self.batch, self.channels, *self.size)]
+        """Return the shape of the map, and of the places of pixels."""
+        map_shape = (self.batch, self.channels, *self.size)
+        return [map_shape, (self.batch, *self.result[2:], 2)] if self.op == GRID else [map_shape]
 
     @property
     def result(self) -> Shape:

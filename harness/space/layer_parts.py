@@ -122,8 +122,7 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
     if isinstance(layer, Rowwise):
         return [_on_rows(parts, name, layer, sources)]
     if isinstance(layer, Resizing) and layer.op == GRID:
-        grid = parts.input(f"{name}.grid", (layer.batch, *layer.result[2:], 2))
-        return [parts.node(GRID, name, [*sources, grid], mode=layer.mode)]
+        return [parts.node(GRID, name, sources, mode={"linear": "bilinear"}.get(layer.mode, layer.mode))]
     if isinstance(layer, Resizing):
         scales = parts.numbers(f"{name}.scales", (1, 1, layer.scale, layer.scale), np.float32)
         places = {"nearest": "asymmetric", "linear": "half_pixel"}[layer.mode]
