@@ -62,6 +62,7 @@ _ON_INTEGERS = _PRODUCTS | _AS_ONE_LAYER | _MOVED | _AS_SEVERAL
 _Paired = Literal["Add", "Mul", "Sub", "Div"]
 _Curve = Literal["Sigmoid", "Tanh", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Exp", "Log", "Erf", "Sin", "Sqrt"]
 _Rectifier = Literal["Relu", "LeakyRelu", "PRelu", "Elu", "Softplus"]
+_OnRows = Literal["Softmax", "Hardmax", "LayerNormalization", "InstanceNormalization"]
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
 Context = Literal["map", "chip", "outside"]
@@ -262,15 +263,15 @@ class ElementwiseBlock(_PlaneBlock):
 
 
 class ResizingBlock(_PlaneBlock):
-    """Maps made larger by whole factors."""
+    """Maps made larger by whole factors, or read at places that an input gives."""
 
-    op: Literal["Resize"]
+    op: Literal["Resize", "GridSample"]
     scale: Sizes
     mode: Annotated[Choices, choices_of("nearest", "linear")] = Choices(("nearest", "linear"))
     context: Context = "map"
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        return Resizing(**values, context=self.context)
+        return Resizing(self.op, **values, context=self.context)
 
 
 class JoiningBlock(_PlaneBlock):
@@ -343,9 +344,7 @@ class PickingBlock(Block):
 class RowwiseBlock(Block):
     """Operators along an axis of matrices: the last one, or for those of `ALONG_AXES` any of 1 and 2."""
 
-    op: Literal[
-        "Softmax", "LayerNormalization", "InstanceNormalization", "ReduceMean", "ReduceMax", "ArgMax", "Expand", "TopK"
-    ]
+    op: Literal[_OnRows, "ReduceMean", "ReduceMax", "ArgMax", "Expand", "TopK", "CumSum", "Trilu", "Mod", "OneHot"]
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))

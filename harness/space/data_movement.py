@@ -26,8 +26,11 @@ ORDERS = {
 }
 """Orders of axes: matrices, maps with channels last or first, heads of attention, shuffled groups, queries, keys and
 values that one product computes, channels that become pixels, pixels that become channels."""
-ALONG_AXES = ("ReduceMean", "ReduceMax", "ArgMax", "Expand")
-"""Operators that make an axis of a matrix one element long, or repeat one of one element."""
+ALONG_AXES = ("ReduceMean", "ReduceMax", "ArgMax", "Expand", "CumSum")
+"""Operators that make an axis of a matrix one element long, repeat one of one element, or add up along it."""
+_OF_INTEGERS = ("Mod", "OneHot")
+"""Operators that read integers, which an input gives."""
+GRID = "GridSample"
 MOST_KEPT = 16
 """The elements of each row that a TopK keeps."""
 MAP, ROWS = "map", "rows"
@@ -67,7 +70,7 @@ class Elementwise(SizedLayer):
 class Rowwise(SizedLayer):
     """An operator on (1, rows, columns) along an axis: 2, or for those of `ALONG_AXES` 1 or 2.
 
-    `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention.
+    `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention. OneHot reads rows.
     """
 
     op: str
@@ -79,6 +82,8 @@ class Rowwise(SizedLayer):
     @property
     def inputs(self) -> list[Shape]:
         """Return the shapes of the inputs."""
+        if self.op in _OF_INTEGERS:
+            return []
         return [self._line if self.op == "Expand" else self._whole] * (1 + self.residual)
 
     @property
@@ -101,9 +106,11 @@ class Rowwise(SizedLayer):
 class Resizing(SizedLayer):
     """A map made larger by a whole factor: each pixel repeated (nearest), or interpolated (linear).
 
-    `context` is where the map comes from, as in `context_of`.
+    `context` is where the map comes from, as in `context_of`. A GridSample reads each pixel at a place that its second
+    input gives.
     """
 
+    op: str
     batch: int
     channels: int
     size: Pair
@@ -113,8 +120,9 @@ class Resizing(SizedLayer):
 
     @property
     def inputs(self) -> list[Shape]:
-        """Return the shape of the map."""
-        return [(self.batch, self.channels, *self.size)]
+        """Return the shape of the map, and of the places of pixels."""
+        map_shape = (self.batch, self.channels, *self.size)
+        return [map_shape, (self.batch, *self.result[2:], 2)] if self.op == GRID else [map_shape]
 
     @property
     def result(self) -> Shape:

@@ -75,7 +75,7 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form, sources
         for name in names:
             _read(parts, name, stored, layer.result, on_maps=not isinstance(layer, _ON_ROWS))
     if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
-        _read(parts, f"{index}.beside", written[0], layer.inputs[0], on_maps=_reads_map(layer))
+        _read(parts, f"{index}.beside", written[0], layer.inputs[0], on_maps=_reads_map(layer, layer.inputs[0]))
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -100,7 +100,7 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     context = layer.context if isinstance(layer, Convolution | Pooling | Resizing) else FEATURE_MAP
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
-    if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
+    if len(shape) != 4 or not _reads_map(layer, shape) or context != FEATURE_MAP:
         if sources == "apart" and isinstance(layer, Elementwise | Rowwise):
             longer = parts.input(f"{name}.input", (*shape[:-1], shape[-1] + 1))
             bounds = [
@@ -117,8 +117,10 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     return parts.stored(f"{name}.store", result)
 
 
-def _reads_map(layer: FloatLayer) -> bool:
-    """Return whether a source of four axes is a map of a convolution."""
+def _reads_map(layer: FloatLayer, shape: Sequence[int]) -> bool:
+    """Return whether a source of this shape with four axes is a map of a convolution; the places of pixels are not."""
+    if isinstance(layer, Resizing):
+        return tuple(shape) == layer.inputs[0]
     return layer.order in ("", "channels_last") if isinstance(layer, Permutation) else not isinstance(layer, _ON_ROWS)
 
 

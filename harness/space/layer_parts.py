@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import PACKED_BLOCK
 from harness.space.data_movement import (
+    GRID,
     ORDERS,
     PAIRED,
     ROWS,
@@ -120,6 +121,8 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
         return [_on_maps(parts, name, layer, sources)]
     if isinstance(layer, Rowwise):
         return [_on_rows(parts, name, layer, sources)]
+    if isinstance(layer, Resizing) and layer.op == GRID:
+        return [parts.node(GRID, name, sources, mode={"linear": "bilinear"}.get(layer.mode, layer.mode))]
     if isinstance(layer, Resizing):
         scales = parts.numbers(f"{name}.scales", (1, 1, layer.scale, layer.scale), np.float32)
         places = {"nearest": "asymmetric", "linear": "half_pixel"}[layer.mode]
@@ -171,8 +174,19 @@ def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[s
         return parts.node(layer.op, name, [*sources, *weights], axis=-1)
     if layer.op == "InstanceNormalization":
         return parts.node(layer.op, name, [*sources, *(parts.weight(f"{name}.{one}", (layer.rows,)) for one in "sb")])
-    if layer.op == "Softmax":
+    if layer.op in ("Softmax", "Hardmax"):
         return parts.node(layer.op, name, sources, axis=-1)
+    if layer.op == "CumSum":
+        return parts.node(layer.op, name, [*sources, parts.numbers(f"{name}.axis", layer.axis)])
+    if layer.op == "Trilu":
+        return parts.node(layer.op, name, sources, upper=0)
+    if layer.op == "Mod":
+        integers = parts.integers(f"{name}.integers", layer.result)
+        rest = parts.node(layer.op, name, [integers, parts.numbers(f"{name}.divisor", layer.columns)])
+        return parts.node("Cast", f"{name}.cast", [rest], to=TensorProto.FLOAT)
+    if layer.op == "OneHot":
+        given = parts.numbers(f"{name}.depth", layer.columns), parts.numbers(f"{name}.values", (0, 1), np.float32)
+        return parts.node(layer.op, name, [parts.integers(f"{name}.places", layer.result[:-1]), *given], axis=-1)
     if layer.op.startswith("Reduce"):
         return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
     if layer.op == "ArgMax":

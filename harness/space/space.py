@@ -40,7 +40,7 @@ class LayerSpace(StrictModel):
 
     limits: SpaceLimits = SpaceLimits()
     networks: Annotated[tuple[str, ...], Field(max_length=20)] = ()
-    layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
+    layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=200)]
 
     @property
     def count(self) -> int:

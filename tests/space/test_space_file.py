@@ -15,7 +15,7 @@ from harness.space.space import load_space
 CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
 LSTM = '[[layers]]\nop = "LSTM"\nsteps = 8\ndepth = 8\ncolumns = 8\n'
 ONLY_FLOATS = {
-    "rows = 8\ncolumns = 8": "InstanceNormalization ReduceMean ReduceMax ArgMax Expand TopK",
+    "rows = 8\ncolumns = 8": "InstanceNormalization ReduceMean ReduceMax ArgMax Expand TopK CumSum Mod OneHot",
     "channels = 8\nsize = 8": "BatchNormalization LRN Sub Div Erf Exp Log Sin Sqrt Tanh HardSwish Swish PRelu Elu Relu",
     "channels = 8\nsize = 7": "GlobalMaxPool Softplus",
 }

@@ -1,5 +1,7 @@
 """TopK selects by repeated maxima, or by ranks."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -9,6 +11,7 @@ from reference_graph import run_graph
 from small_models import by_runtime, functions, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.graph.operators import selection
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
@@ -30,12 +33,13 @@ def _tensors(draw: st.DrawFn) -> tuple[Array, int]:
 @given(_tensors(), st.data())
 @settings(max_examples=75)
 def test_top_k(case: tuple[Array, int], data: st.DataObject) -> None:
-    """Any count, axis, order and type gives the runtime's results, also among equal and infinite elements."""
+    """Any count, axis, order and type gives the runtime's results, also in parts, of equal and infinite elements."""
     x, axis = case
     count = data.draw(st.integers(1, x.shape[axis]))
     outputs = data.draw(st.sampled_from(["y i", "y", "i"]))
     made = node("TopK", "x k", "y i", axis=axis, largest=data.draw(st.integers(0, 1)))
-    _compared(model([made], {"x": x}, {"k": np.array([count])}, outputs.split()), x)
+    with patch.object(selection, "_SELECTED_TOGETHER", data.draw(st.sampled_from((4, 1 << 19)))):
+        _compared(model([made], {"x": x}, {"k": np.array([count])}, outputs.split()), x)
 
 
 def _compared(proto: ModelProto, x: Array) -> None:

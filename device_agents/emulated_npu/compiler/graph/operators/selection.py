@@ -7,8 +7,8 @@ rank: the number of elements before each is counted, and the element of each ran
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,8 @@ MOST_SELECTIONS = 1024
 """The most elements that are selected one after the other: each takes three layers."""
 _MOST_PAIRS = 1 << 27
 """The most pairs of elements that are compared for ranks."""
+_SELECTED_TOGETHER = 1 << 19
+"""The most elements of which some are selected at once: more do not stay on the chip between these layers."""
 _LAYERS_OF_A_SELECTION = 3
 _LAYERS_OF_PAIRS = 8
 _ELEMENTS_OF_A_LAYER = 2048
@@ -75,7 +77,8 @@ def top_k(build: Builder, node: OnnxNode) -> None:
     if _is_ranked(build, node, wanted):
         _by_rank(build, wanted, indices)
     else:
-        _one_by_one(build, wanted, indices)
+        for part, own in _rows_together(wanted, indices):
+            _one_by_one(build, part, own)
     if node.outputs[0]:
         gather_along_axis(build, source, indices, axis, build.result())
 
@@ -90,6 +93,21 @@ def _is_ranked(build: Builder, node: OnnxNode, wanted: _Selection) -> bool:
     if not can_select and pairs > _MOST_PAIRS:
         raise unsupported(node, f"It selects {wanted.count} of {wanted.size} elements, {rows} times")
     return not can_select or (pairs <= _MOST_PAIRS and _LAYERS_OF_PAIRS * pairs <= one_by_one)
+
+
+def _rows_together(wanted: _Selection, indices: View) -> Iterator[tuple[_Selection, View]]:
+    """Yield the selection in parts of the first axis with several rows, if one is before that of the selection."""
+    source = wanted.source
+    along = next((place for place in range(wanted.axis) if source.shape[place] > 1), None)
+    if along is None:
+        yield wanted, indices
+        return
+    rows = source.shape[along]
+    together = max(1, _SELECTED_TOGETHER * rows // math.prod(source.shape))
+    for first in range(0, rows, together):
+        count = min(together, rows - first)
+        own = (views.sliced(view, along, first, count) for view in (source, indices))
+        yield replace(wanted, source=next(own)), next(own)
 
 
 def _one_by_one(build: Builder, wanted: _Selection, indices: View) -> None:
