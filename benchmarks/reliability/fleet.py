@@ -39,7 +39,7 @@ SETTLE_S = 1.0
 _SAMPLE_S = 0.25
 
 
-def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAULT_WIDTH) -> dict[str, Any]:
+def measure_fleet(folder: Path, devices: int, campaigns: int) -> dict[str, Any]:
     """Run the fleet in `folder`, which must be empty; return the figures of `control` and of `read_evidence`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"emu{number:03}" for number in range(devices)]
@@ -48,7 +48,7 @@ def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAU
     (folder / "devices.toml").write_text("".join(tables), encoding="utf-8")
     environment = {**os.environ, "HARNESS_RUNTIME_FOLDER": str(folder / "leases"), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.reliability.fleet", str(folder.absolute()), "--devices", str(devices)]
-    command += ["--campaigns", str(campaigns), "--width", str(width)]
+    command += ["--campaigns", str(campaigns)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     return {
         "devices": devices,
@@ -58,7 +58,7 @@ def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAU
     }
 
 
-def control(folder: Path, devices: int, campaigns: int, width: int) -> dict[str, Any]:
+def control(folder: Path, devices: int, campaigns: int) -> dict[str, Any]:
     """Run all jobs in this process, and record its resources meanwhile.
 
     `children_cpu_s` is the CPU time of agents and workers; `parts` has the controller after each round of jobs.
@@ -76,7 +76,7 @@ def control(folder: Path, devices: int, campaigns: int, width: int) -> dict[str,
     outcomes = retried = golden = 0
     parts = []
     with _watching() as peaks:
-        for outcome in LocalEngine(workspace, width=width).run(jobs, threading.Event()):
+        for outcome in LocalEngine(workspace).run(jobs, threading.Event()):
             outcomes += 1
             retried += outcome.attempts > 1
             golden += outcome.golden_s is not None
@@ -89,7 +89,7 @@ def control(folder: Path, devices: int, campaigns: int, width: int) -> dict[str,
     while _threads() > 1 and time.monotonic() - settling_s < SETTLE_S:  # threads of heartbeats are never joined
         time.sleep(0.01)
     return {
-        "width": width,
+        "width": DEFAULT_WIDTH,
         "outcomes": outcomes,
         "failures": list(failures),
         "retried": retried,
@@ -229,9 +229,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a workspace with devices.toml and the network")
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--campaigns", type=int, required=True)
-    parser.add_argument("--width", type=int, default=DEFAULT_WIDTH)
     given = parser.parse_args()
-    figures = control(given.folder, given.devices, given.campaigns, given.width)
+    figures = control(given.folder, given.devices, given.campaigns)
     (given.folder / CONTROLLER).write_text(json.dumps(figures) + "\n", encoding="utf-8")
 
 

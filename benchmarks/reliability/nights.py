@@ -19,15 +19,13 @@ import os
 import random
 import tempfile
 import threading
-import time
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from in_process import InProcessSession
@@ -197,13 +195,9 @@ def simulate(bench: Bench, count: int, seed: int, folder: Path) -> Iterator[tupl
         held.append(plain)
 
 
-def run(network: str, count: int, comparisons: int, seed: int) -> tuple[list[Outcome], list[str]]:
-    """Simulate `count` nights of a network in a folder of its own.
-
-    Returns rates, and a line for each missed layer and false alarm.
-    """
+def run(network: str, count: int, comparisons: int, seed: int) -> list[Outcome]:
+    """Simulate `count` nights of a network in a folder of its own; print each missed layer and false alarm."""
     detected: dict[tuple[str, int], list[bool]] = {}
-    lines = []
     with tempfile.TemporaryDirectory(dir=_FOLDER if _FOLDER.is_dir() else None) as name:
         ready = bench(network, seed, Path(name), comparisons)
         watch = ready.watch
@@ -215,9 +209,8 @@ def run(network: str, count: int, comparisons: int, seed: int) -> tuple[list[Out
         for kind, few, hit, line in simulate(ready, count, own_seed, Path(name)):
             detected.setdefault((kind, few), []).append(hit)
             if line:
-                lines.append(f"{network} {kind}, {few} earlier, 1 of {comparisons}: {line}")
-                say(lines[-1])
-    return [outcome(network, kind, few, comparisons, hits) for (kind, few), hits in detected.items()], lines
+                say(f"{network} {kind}, {few} earlier, 1 of {comparisons}: {line}")
+    return [outcome(network, kind, few, comparisons, hits) for (kind, few), hits in detected.items()]
 
 
 def interval(detected: int, nights: int) -> tuple[float, float]:
@@ -242,12 +235,8 @@ def of_all(rows: Sequence[Outcome]) -> list[Outcome]:
     return [outcome("all", *kind, detections) for kind, detections in sorted(found.items())]
 
 
-def measure_nights(count: int, networks: Sequence[str], seed: int) -> dict[str, Any]:
-    """Simulate `count` nights of each kind over all networks together; `seed` sets all noise.
-
-    Returns the rates, and a line for each missed layer and false alarm.
-    """
-    started_s, networks = time.monotonic(), networks or NETWORKS
+def measure_nights(count: int, networks: Sequence[str], seed: int) -> list[Outcome]:
+    """Simulate `count` nights of each kind over all networks together, and return the rates; `seed` sets all noise."""
     with (
         mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"),
         ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
@@ -258,10 +247,5 @@ def measure_nights(count: int, networks: Sequence[str], seed: int) -> dict[str, 
             for at, network in enumerate(networks)
         ]
         done = [study.result() for study in studies]
-    rows = [row for found, _ in done for row in sorted(found, key=lambda one: (one.kind, -one.earlier))]
-    return {
-        "seed": seed,
-        "seconds": round(time.monotonic() - started_s),
-        "rows": [asdict(row) for row in (*rows, *of_all(rows))],
-        "remarks": [line for _, lines in done for line in lines],
-    }
+    rows = [row for found in done for row in sorted(found, key=lambda one: (one.kind, -one.earlier))]
+    return [*rows, *of_all(rows)]

@@ -1,68 +1,54 @@
-"""The page docs/reliability.md: its generated blocks, written from the figures that the parts stored as JSON."""
+"""The page docs/reliability.md: its targets, and the blocks that the figures of its parts become."""
 
-import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.generated_page import (
-    NO_TARGET,
-    NOT_MEASURED,
-    ROOT,
-    TARGETS_BLOCK,
-    Reached,
-    Section,
-    check_blocks,
-    percent,
-    table,
-    targets_table,
-    with_block,
-)
+from benchmarks.generated_page import NO_TARGET, NOT_MEASURED, ROOT, PartsPage, Reached, Section, percent, table
+from benchmarks.reliability.golden import Golden
+from benchmarks.reliability.nights import Outcome
 
-PAGE = ROOT / "docs" / "reliability.md"
-RESULTS = ROOT / "benchmarks" / "reliability" / "results"
+_VICTIMS = {"controller": "controller, kill -9", "agent": "agent, kill -9", "worker": "worker, kill -9", "link": "link"}
+_WAYS = tuple(f"nights, {earlier} earlier, {compared} compared" for earlier in (1, 7) for compared in (1, 10))
+_TARGETS = {
+    "fleet: two jobs at once on a device": "0",
+    "fleet: campaigns complete": "all",
+    "fleet: samples": "all",
+    "fleet: campaigns with doubled or differing series": "0",
+    "fleet: files and threads left": "0, 0",
+    "fleet: memory of the controller, first part to last": NO_TARGET,
+    **{
+        f"{victim}: {what}": wanted
+        for victim in _VICTIMS.values()
+        for what, wanted in (
+            ("samples lost, doubled, boards held beyond grace", "0, 0, 0"),
+            ("boards free later than their lease", "0"),
+            ("series differing, refused, not resumed, left behind", "0"),
+        )
+    },
+    "faults: samples lost or doubled, campaigns not resumed": "0",
+    "faults: boards free later than their lease": NO_TARGET,
+    "faults: tests that failed": "0",
+    "golden probe: sound devices in quarantine": "0",
+    **{f"{way}: false alarms without a change": "<= 1 %" for way in _WAYS},
+    **{f"{way}: a layer 2 % slower is found": ">= 95 %" for way in _WAYS},
+    "fuzzing: crashes and hangs": "0",
+}
+PAGE = PartsPage(ROOT / "docs" / "reliability.md", _TARGETS)
+reached = PAGE.reached
 MOST_FALSE_ALARMS, FEWEST_FOUND = 0.01, 0.95
 
 
-def write_page(page: Path, results: Path) -> list[str]:
-    """Write all blocks from the figures in `results`; return the targets that were missed."""
-    text, reached = page.read_text(encoding="utf-8"), []
-    for part, section_of in SECTIONS.items():
-        path = results / f"{part}.json"
-        if not path.exists():
-            text = with_block(text, part, f"Not measured yet: `python -m benchmarks.reliability {part}`.")
-            reached.append(Reached(part, "", NOT_MEASURED, None))
-            continue
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        section = section_of(stored["found"])
-        text = with_block(text, part, f"{section.text.strip()}\n\n{_origin(stored)}")
-        reached += section.reached
-    page.write_text(with_block(text, TARGETS_BLOCK, targets_table(reached)), encoding="utf-8")
-    return [f"{one.target}: {one.figure}, wanted {one.wanted}" for one in reached if one.met is False]
-
-
-def check_page(page: Path) -> None:
-    """Exit before anything is measured if the page lacks a block."""
-    check_blocks(page, (*SECTIONS, TARGETS_BLOCK))
-
-
-def _origin(stored: Mapping[str, Any]) -> str:
-    return (
-        f"`{stored['command']}`: {stored['seconds']:,} s; the load of the machine was {stored['load_before']:g} before "
-        f"the start. {stored['machine']}"
-    )
-
-
 def _zero(target: str, count: int, of: str) -> Reached:
-    return Reached(target, "0", f"{count:,} of {of}", count == 0)
+    return reached(target, f"{count:,} of {of}", count == 0)
 
 
 def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:,.3g}"
 
 
-def _fleet(found: Any) -> Section:
+def fleet_section(found: Any) -> Section:
+    """Return the figures of the fleet and of its controller."""
     run, journal = found["controller"], found["evidence"]
     jobs = found["devices"] * found["campaigns"]
     text = f"{table(('', ''), _fleet_rows(found))}\n\nThe controller during the run:\n\n{_progress_table(run['parts'])}"
@@ -76,11 +62,11 @@ def _fleet(found: Any) -> Section:
     differing = journal["doubled"] + journal["differing"]
     rows = (
         _zero("fleet: two jobs at once on a device", together, f"{journal['sessions']:,} sessions"),
-        Reached("fleet: campaigns complete", f"{jobs:,}", f"{complete:,}", complete == jobs),
-        Reached("fleet: samples", f"{expected:,}", f"{samples:,}", samples == expected),
+        reached("fleet: campaigns complete", f"{complete:,} of {jobs:,}", complete == jobs),
+        reached("fleet: samples", f"{samples:,} of {expected:,}", samples == expected),
         _zero("fleet: campaigns with doubled or differing series", differing, f"{jobs:,}"),
-        Reached("fleet: files and threads left", "0, 0", f"{files}, {threads}", files <= 0 and threads == 0),
-        Reached("fleet: memory of the controller, first part to last", NO_TARGET, memory, None),
+        reached("fleet: files and threads left", f"{files}, {threads}", files <= 0 and threads == 0),
+        reached("fleet: memory of the controller, first part to last", memory, None),
     )
     return Section(text, rows)
 
@@ -122,7 +108,6 @@ def _progress_table(parts: Sequence[Any]) -> str:
     return table(("jobs done", "s", "CPU s", "memory, MB", "open files", "threads"), rows)
 
 
-_VICTIMS = {"controller": "controller, kill -9", "agent": "agent, kill -9", "worker": "worker, kill -9", "link": "link"}
 _CUTS = {"Reset": "reset", "Close": "closed", "BlackHole": "swallowing all"}
 _KILLS_HEADER = (
     *("victim", "cuts", "life, s", "while leased", "after the first sample", "samples lost", "doubled", "differing"),
@@ -131,20 +116,21 @@ _KILLS_HEADER = (
 )
 
 
-def _kills(found: Any) -> Section:
-    rows, reached, words = [], [], []
+def kills_section(found: Any) -> Section:
+    """Return a row for each victim, and how its cut runs ended."""
+    rows, targets, words = [], [], []
     for one in found:
         name = _VICTIMS[one["victim"]]
+        targets += _victim_targets(name, one)
         if one["victim"] == "link":
             name += " (" + ", ".join(f"{one['kinds'][kind]} {word}" for kind, word in _CUTS.items()) + ")"
         rows.append(_victim_row(name, one))
-        reached += _victim_targets(name, one)
         ending = ", ".join(f"{count} {kind}" for kind, count in sorted(one["endings"].items()))
         words.append(
             f"- {_VICTIMS[one['victim']]}: the cut runs ended with {ending}; {one['missed']} moments were drawn again."
         )
         words += [f"  Failed: `{finding}`" for finding in one["findings"]]
-    return Section(f"{table(_KILLS_HEADER, rows)}\n\n" + "\n".join(words), tuple(reached))
+    return Section(f"{table(_KILLS_HEADER, rows)}\n\n" + "\n".join(words), tuple(targets))
 
 
 def _victim_row(name: str, one: Any) -> tuple[object, ...]:
@@ -162,13 +148,14 @@ def _victim_targets(name: str, one: Any) -> list[Reached]:
     others = ("differing", "refused", "campaigns_too_many", "not_resumed", "hung", "left_behind")
     wrong = sum(one[key] for key in others)
     return [
-        Reached(f"{name}: samples lost, doubled, boards held beyond grace", "0, 0, 0", figure, nothing),
-        Reached(f"{name}: boards free later than their lease", "0", past, one["past_lease"] == 0),
+        reached(f"{name}: samples lost, doubled, boards held beyond grace", figure, nothing),
+        reached(f"{name}: boards free later than their lease", past, one["past_lease"] == 0),
         _zero(f"{name}: series differing, refused, not resumed, left behind", wrong, f"{one['cuts']} cuts"),
     ]
 
 
-def _faults(found: Any) -> Section:
+def faults_section(found: Any) -> Section:
+    """Return the faults by the error that they led to."""
     by_error: dict[str, list[str]] = {}
     rows = sorted(found["rows"], key=lambda one: str(one["fault"]))
     usual_s = statistics.mode([one["bound_s"] for one in rows])
@@ -195,7 +182,7 @@ def _faults(found: Any) -> Section:
     wrong = sum(one["lost"] + one["doubled"] + (not one["resumed"]) for one in bad)
     targets = (
         _zero("faults: samples lost or doubled, campaigns not resumed", wrong, f"{len(rows)} faults"),
-        Reached("faults: boards free later than their lease", NO_TARGET, beyond, None),
+        reached("faults: boards free later than their lease", beyond, None),
         _zero("faults: tests that failed", len(found["failed"]), f"{found['tests']}"),
     )
     return Section(text, targets)
@@ -206,29 +193,30 @@ def _until_free(one: Any, usual_s: float) -> str:
     return f"{_seconds(one['seconds_to_free'])}{lease}"
 
 
-def _golden(found: Any) -> Section:
+def golden_section(found: Sequence[Golden]) -> Section:
+    """Return a row for each device and slowdown."""
     rows = []
     for one in found:
-        share = percent(one["quarantined"] / one["sessions"])
-        rows.append((one["device"], f"{one['slower'] - 1:.0%}", one["sessions"], one["quarantined"], share))
-    sound = [one for one in found if one["slower"] == 1.0]
-    count = sum(one["quarantined"] for one in sound)
+        share = percent(one.quarantined / one.sessions)
+        rows.append((one.device, f"{one.slower - 1:.0%}", one.sessions, one.quarantined, share))
+    sound = [one for one in found if one.slower == 1.0]
+    count = sum(one.quarantined for one in sound)
     header = ("device", "slower by", "sessions", "in quarantine", "share")
-    false_ones = _zero("golden probe: sound devices in quarantine", count, f"{sum(one['sessions'] for one in sound):,}")
+    false_ones = _zero("golden probe: sound devices in quarantine", count, f"{sum(one.sessions for one in sound):,}")
     return Section(table(header, rows), (false_ones,))
 
 
-def _nights(found: Any) -> Section:
+def nights_section(found: Sequence[Outcome]) -> Section:
     """Return a row for each network: the false alarms of the worst way to compare, and what each way detects."""
-    by_network: dict[str, list[Any]] = {}
-    for one in found["rows"]:
-        by_network.setdefault(one["network"], []).append(one)
-    ways = sorted({(one["earlier"], one["comparisons"]) for one in found["rows"]}, key=lambda way: (-way[0], way[1]))
+    by_network: dict[str, list[Outcome]] = {}
+    for one in found:
+        by_network.setdefault(one.network, []).append(one)
+    ways = sorted({(one.earlier, one.comparisons) for one in found}, key=lambda way: (-way[0], way[1]))
     rows = []
     for network, held in by_network.items():
-        false = max((one for one in held if one["kind"] == "A/A"), key=lambda one: one["detected"])
-        planted = {(one["earlier"], one["comparisons"]): one for one in held if one["kind"] != "A/A"}
-        rows.append((network, f"{false['nights']:,}", _detected(false), *(_detected(planted[way]) for way in ways)))
+        false = max((one for one in held if one.kind == "A/A"), key=lambda one: one.detected)
+        planted = {(one.earlier, one.comparisons): one for one in held if one.kind != "A/A"}
+        rows.append((network, f"{false.nights:,}", _detected(false), *(_detected(planted[way]) for way in ways)))
     header = ("network", "nights of each kind", "false alarms, worst way", *(_way(*way) for way in ways))
     return Section(table(header, rows), tuple(map(_nights_target, by_network["all"])))
 
@@ -237,34 +225,23 @@ def _way(earlier: int, comparisons: int) -> str:
     return f"{earlier} earlier, {comparisons} compared"
 
 
-def _detected(one: Any) -> str:
-    return f"{one['detected']:,} ({percent(one['low'], 2)} to {percent(one['high'], 2)})"
+def _detected(one: Outcome) -> str:
+    return f"{one.detected:,} ({percent(one.low, 2)} to {percent(one.high, 2)})"
 
 
-def _nights_target(one: Any) -> Reached:
-    figure = f"{percent(one['rate'], 2)} of {one['nights']:,} ({percent(one['low'], 2)} to {percent(one['high'], 2)})"
-    what = f"nights, {_way(one['earlier'], one['comparisons'])}"
-    if one["kind"] == "A/A":
-        return Reached(f"{what}: false alarms without a change", "<= 1 %", figure, one["rate"] <= MOST_FALSE_ALARMS)
-    return Reached(f"{what}: a layer 2 % slower is found", ">= 95 %", figure, one["rate"] >= FEWEST_FOUND)
+def _nights_target(one: Outcome) -> Reached:
+    figure = f"{percent(one.rate, 2)} of {one.nights:,} ({percent(one.low, 2)} to {percent(one.high, 2)})"
+    what = f"nights, {_way(one.earlier, one.comparisons)}"
+    if one.kind == "A/A":
+        return reached(f"{what}: false alarms without a change", figure, one.rate <= MOST_FALSE_ALARMS)
+    return reached(f"{what}: a layer 2 % slower is found", figure, one.rate >= FEWEST_FOUND)
 
 
-def _fuzz(found: Any) -> Section:
+def fuzz_section(found: Any) -> Section:
     """Return the inputs and the faults alone: docs/hostile_input.md has the table of the targets."""
     if "missing" in found:
-        return Section(f"Not run: {found['missing']}.", (Reached("fuzzing", "0 faults", NOT_MEASURED, None),))
+        return Section(f"Not run: {found['missing']}.", (reached("fuzzing: crashes and hangs", NOT_MEASURED, None),))
     faults = [f"- {one['target']}: {fault}" for one in found["targets"] for fault in one["faults"]]
     inputs = f"{sum(one['inputs'] for one in found['targets']):,} inputs"
     text = "\n".join([f"{len(found['targets'])} targets read {inputs}; {len(faults)} faults.", "", *faults])
     return Section(text, (_zero("fuzzing: crashes and hangs", len(faults), inputs),))
-
-
-SECTIONS: Mapping[str, Callable[[Any], Section]] = {
-    "fleet": _fleet,
-    "kills": _kills,
-    "faults": _faults,
-    "golden": _golden,
-    "nights": _nights,
-    "fuzz": _fuzz,
-}
-"""The section of each part from its figures, in the order of the page."""

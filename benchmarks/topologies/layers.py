@@ -1,12 +1,11 @@
 """Topology: a GraphBuilder that numbers its nodes and remembers how many channels every tensor has."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from harness.network.zoo.graph_builder import OPSET, GraphBuilder
+from harness.network.zoo.graph_builder import OPSET, Convolution, GraphBuilder
 
 IMAGENET_CLASSES: Final = 1000
 LEAKY_SLOPE: Final = 0.1
@@ -132,24 +131,8 @@ class Topology(GraphBuilder):
         bias: bool = True,
     ) -> str:
         """Append a Conv, padded to keep the size unless `pads` says otherwise; a kernel (3,) has one dimension."""
-        kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
-        strides = (stride,) * len(kernel) if isinstance(stride, int) else stride
-        name = self.label("Conv")
-        shape = (outputs, self._channels[x] // groups, *kernel)
-        inputs = [x, self.he_normal(f"{name}.weight", shape, fan_in=math.prod(shape[1:]))]
-        if bias:
-            inputs.append(self.normal(f"{name}.bias", (outputs,)))
-        conv = self.node(
-            "Conv",
-            name,
-            *inputs,
-            dilations=[dilation] * len(kernel),
-            group=groups,
-            kernel_shape=kernel,
-            pads=pads or [dilation * (size - 1) // 2 for size in kernel] * 2,
-            strides=strides,
-        )
-        return self.sized(conv, outputs)
+        conv = Convolution(self._channels[x], outputs, kernel, stride, groups, dilation, pads, bias)
+        return self.sized(self.conv(self.label("Conv"), x, conv), outputs)
 
     def normed(self, x: str) -> str:
         """Append a BatchNormalization, folded or not."""

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto
 
 from device_agents import arrays
 from harness.network.assemble import AssembledModel
-from harness.network.zoo.graph_builder import Conv2d, GraphBuilder
+from harness.network.zoo.graph_builder import Convolution, GraphBuilder
 
 FORMATS = ("float32", "float16", "qdq-u8", "qdq-s8-per-channel", "qoperator", "dynamic")
 NETWORKS = ("residual", "attention")
@@ -64,9 +64,9 @@ def operators(graph: GraphProto) -> Counter[str]:
 def _residual() -> ModelProto:
     graph = GraphBuilder("residual", 1)
     image = graph.input("image", (1, 3, 32, 32))
-    x = graph.conv_bn("first", image, Conv2d(3, 16, 3), "Relu")
-    y = graph.conv_bn("left", x, Conv2d(16, 16, 3), "Relu")
-    y = graph.conv_bn("right", y, Conv2d(16, 16, 3))
+    x = graph.conv_bn("first", image, Convolution(3, 16, 3), "Relu")
+    y = graph.conv_bn("left", x, Convolution(16, 16, 3), "Relu")
+    y = graph.conv_bn("right", y, Convolution(16, 16, 3))
     x = graph.node("Relu", "sum.relu", graph.node("Add", "sum", y, x))
     x = graph.node("Flatten", "flat", graph.node("GlobalAveragePool", "pool", x))
     graph.output("scores", graph.gemm("classifier", x, (16, 10)), (1, 10))

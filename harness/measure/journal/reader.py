@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from harness.errors import JournalError
 from harness.measure.journal import digest
@@ -173,59 +174,44 @@ class JournalReader(DurableFile):
             )
             return {Slot(*row) for row in rows}
 
-    def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
-        """Return the samples of a campaign, or of one of its batches, by probe in the order they were taken.
+    def _taken(
+        self, columns: str, campaign: int, where: str = "1", *values: int | str
+    ) -> Iterator[tuple[list[Any], Sample]]:
+        """Yield the samples of a campaign in the order they were taken, each with these columns of its series.
 
         Raises JournalError for a campaign that was altered on disk.
         """
         self.require_unaltered([campaign])
         query = (
-            "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
-            " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal"
+            f"SELECT {columns}, wall_ns, cpu_ns, device_ns, preemptions FROM samples"  # noqa: S608 - our own names
+            f" JOIN series ON series.id=samples.series WHERE campaign=? AND {where} ORDER BY series.id, ordinal"
         )
-        found: dict[str, list[Sample]] = {}
         with self._reading():
-            for probe, *values in self._db.execute(query, (campaign, batch)):
-                found.setdefault(probe, []).append(Sample(*values))
+            for *row, wall_ns, cpu_ns, device_ns, preemptions in self._db.execute(query, (campaign, *values)):
+                yield row, Sample(wall_ns, cpu_ns, device_ns, preemptions)
+
+    def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
+        """Return the samples of a campaign, or of one of its batches, by probe; raises as all queries of samples."""
+        found: dict[str, list[Sample]] = {}
+        of_batch = () if batch is None else ("batch=?", batch)
+        for (probe,), sample in self._taken("probe", campaign, *of_batch):
+            found.setdefault(probe, []).append(sample)
         return found
 
     def probe_samples(self, campaign: int) -> list[ProbeSample]:
-        """Return the samples of a campaign in the order they were taken; raises as `samples` does."""
-        self.require_unaltered([campaign])
-        query = (
-            "SELECT probe, batch, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
-            " JOIN series ON series.id=samples.series WHERE campaign=? ORDER BY series.id, ordinal"
-        )
+        """Return the samples of a campaign with their probes and batches."""
         names: dict[str, str] = {}  # one text for each probe, not for each of its samples
-        with self._reading():
-            rows = self._db.execute(query, (campaign,))
-            return [
-                ProbeSample(names.setdefault(probe, probe), batch, Sample(*values)) for probe, batch, *values in rows
-            ]
+        taken = self._taken("probe, batch", campaign)
+        return [ProbeSample(names.setdefault(probe, probe), batch, sample) for (probe, batch), sample in taken]
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
-        """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""
-        self.require_unaltered([campaign])
-        query = (
-            "SELECT wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
-            " WHERE campaign=? AND probe=? ORDER BY series.id, ordinal"
-        )
-        with self._reading():
-            return [Sample(*row) for row in self._db.execute(query, (campaign, probe))]
+        """Return the samples of one probe of a campaign."""
+        return [sample for _, sample in self._taken("series.id", campaign, "probe=?", probe)]
 
     def visits_of(self, campaign: int, probe: str) -> list[tuple[str, list[Sample]]]:
-        """Return the visits to one probe of a campaign in order, each with its time (ISO 8601); raises as `samples`."""
-        self.require_unaltered([campaign])
-        query = (
-            "SELECT series.id, taken, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
-            " JOIN series ON series.id=samples.series WHERE campaign=? AND probe=? ORDER BY series.id, ordinal"
-        )
-        found: list[tuple[str, list[Sample]]] = []
-        with self._reading():
-            rows = self._db.execute(query, (campaign, probe))
-            for (_, taken), visit in itertools.groupby(rows, key=lambda row: row[:2]):
-                found.append((taken, [Sample(*row[2:]) for row in visit]))
-        return found
+        """Return the visits to one probe of a campaign, each with its time (ISO 8601)."""
+        visits = itertools.groupby(self._taken("series.id, taken", campaign, "probe=?", probe), key=lambda one: one[0])
+        return [(taken, [sample for _, sample in visit]) for (_, taken), visit in visits]
 
     def states(self, campaign: int) -> list[dict[str, float]]:
         """Return the states of the machine during the series of a campaign in order, each once.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
-from harness.network.zoo.graph_builder import Activation, Conv2d, GraphBuilder
+from harness.network.zoo.graph_builder import Activation, Convolution, GraphBuilder
 
 RESNET_CHANNELS = (64, 128, 256, 512)
 DSCNN_CHANNELS, DSCNN_BLOCKS, DSCNN_CLASSES = 64, 4, 12
@@ -49,7 +49,7 @@ def build_resnet18(seed: int) -> ModelProto:
     Published: 11,689,512 parameters (torchvision), 1.8 G multiply-adds.
     """
     graph = GraphBuilder("resnet18", seed)
-    x = graph.conv_bn("conv1", _image(graph), Conv2d(3, 64, kernel=7, stride=2), "relu")
+    x = graph.conv_bn("conv1", _image(graph), Convolution(3, 64, kernel=7, stride=2), "relu")
     x = graph.node(
         "MaxPool", "maxpool", x, ceil_mode=0, dilations=[1, 1], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]
     )
@@ -57,16 +57,16 @@ def build_resnet18(seed: int) -> ModelProto:
     for stage, outside in enumerate(RESNET_CHANNELS, start=1):
         for block in range(2):
             stride = 2 if stage > 1 and block == 0 else 1
-            x = _residual(graph, f"layer{stage}.{block}", x, Conv2d(inside, outside, kernel=3, stride=stride))
+            x = _residual(graph, f"layer{stage}.{block}", x, Convolution(inside, outside, kernel=3, stride=stride))
             inside = outside
     return _classified(graph, "fc", x, 512)
 
 
-def _residual(graph: GraphBuilder, name: str, x: str, first: Conv2d) -> str:
+def _residual(graph: GraphBuilder, name: str, x: str, first: Convolution) -> str:
     y = graph.conv_bn(f"{name}.conv1", x, first, "relu")
-    y = graph.conv_bn(f"{name}.conv2", y, Conv2d(first.outputs, first.outputs, kernel=3))
+    y = graph.conv_bn(f"{name}.conv2", y, Convolution(first.outputs, first.outputs, kernel=3))
     if first.stride != 1 or first.inputs != first.outputs:
-        x = graph.conv_bn(f"{name}.downsample", x, Conv2d(first.inputs, first.outputs, stride=first.stride))
+        x = graph.conv_bn(f"{name}.downsample", x, Convolution(first.inputs, first.outputs, stride=first.stride))
     return graph.node("Relu", f"{name}.relu", graph.node("Add", f"{name}.add", y, x))
 
 
@@ -77,12 +77,12 @@ def build_mobilenetv2(seed: int) -> ModelProto:
     Published: 3,504,872 parameters (torchvision; the paper says 3.4 M), 300 M multiply-adds.
     """
     graph = GraphBuilder("mobilenetv2", seed)
-    x = graph.conv_bn("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2), "relu6")
+    x = graph.conv_bn("features.0", _image(graph), Convolution(3, 32, kernel=3, stride=2), "relu6")
     for index, (_, inside, block) in enumerate(_blocks(MOBILENETV2_STAGES), start=1):
         name = f"features.{index}"
         y = _bottleneck(graph, name, x, inside, block, "relu6")
         x = graph.node("Add", f"{name}.add", x, y) if _is_residual(inside, block) else y
-    x = graph.conv_bn("features.18", x, Conv2d(320, 1280), "relu6")
+    x = graph.conv_bn("features.18", x, Convolution(320, 1280), "relu6")
     return _classified(graph, "classifier", x, 1280)
 
 
@@ -93,12 +93,12 @@ def build_efficientnet_b0(seed: int) -> ModelProto:
     Published: 5,288,548 parameters (torchvision; the paper says 5.3 M), 0.39 G multiply-adds.
     """
     graph = GraphBuilder("efficientnet_b0", seed)
-    x = graph.conv_bn("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2), "swish")
+    x = graph.conv_bn("features.0", _image(graph), Convolution(3, 32, kernel=3, stride=2), "swish")
     for place, inside, block in _blocks(EFFICIENTNET_B0_STAGES):
         name = f"features.{place}"
         y = _bottleneck(graph, name, x, inside, block, "swish")
         x = graph.node("Add", f"{name}.add", y, x) if _is_residual(inside, block) else y
-    x = graph.conv_bn("features.8", x, Conv2d(320, 1280), "swish")
+    x = graph.conv_bn("features.8", x, Convolution(320, 1280), "swish")
     return _classified(graph, "classifier", x, 1280)
 
 
@@ -118,18 +118,18 @@ def _is_residual(inside: int, block: Stage) -> bool:
 def _bottleneck(graph: GraphBuilder, name: str, x: str, inside: int, block: Stage, activation: Activation) -> str:
     hidden = inside * block.expansion
     if block.expansion != 1:
-        x = graph.conv_bn(f"{name}.expand", x, Conv2d(inside, hidden), activation)
-    depthwise = Conv2d(hidden, hidden, kernel=block.kernel, stride=block.stride, groups=hidden)
+        x = graph.conv_bn(f"{name}.expand", x, Convolution(inside, hidden), activation)
+    depthwise = Convolution(hidden, hidden, kernel=block.kernel, stride=block.stride, groups=hidden)
     x = graph.conv_bn(f"{name}.depthwise", x, depthwise, activation)
     if activation == "swish":
         x = _squeeze_excite(graph, f"{name}.se", x, hidden, inside // SQUEEZE_RATIO)
-    return graph.conv_bn(f"{name}.project", x, Conv2d(hidden, block.channels))
+    return graph.conv_bn(f"{name}.project", x, Convolution(hidden, block.channels))
 
 
 def _squeeze_excite(graph: GraphBuilder, name: str, x: str, channels: int, squeezed: int) -> str:
     y = graph.node("GlobalAveragePool", f"{name}.avgpool", x)
-    y = graph.conv(f"{name}.reduce", y, Conv2d(channels, squeezed, bias=True))
-    y = graph.conv(f"{name}.expand", graph.swish(f"{name}.swish", y), Conv2d(squeezed, channels, bias=True))
+    y = graph.conv(f"{name}.reduce", y, Convolution(channels, squeezed, bias=True))
+    y = graph.conv(f"{name}.expand", graph.swish(f"{name}.swish", y), Convolution(squeezed, channels, bias=True))
     return graph.node("Mul", f"{name}.mul", graph.node("Sigmoid", f"{name}.sigmoid", y), x)
 
 
@@ -154,9 +154,9 @@ def build_dscnn(seed: int) -> ModelProto:
     graph = GraphBuilder("dscnn", seed)
     x = graph.input("input", (1, 1, 49, 10))
     # Padded to "same" with stride 2: 9 rows and 2 columns in all, the odd row at the end.
-    stem = Conv2d(1, DSCNN_CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
-    depthwise = Conv2d(DSCNN_CHANNELS, DSCNN_CHANNELS, kernel=3, groups=DSCNN_CHANNELS, bias=True)
-    pointwise = Conv2d(DSCNN_CHANNELS, DSCNN_CHANNELS, bias=True)
+    stem = Convolution(1, DSCNN_CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
+    depthwise = Convolution(DSCNN_CHANNELS, DSCNN_CHANNELS, kernel=3, groups=DSCNN_CHANNELS, bias=True)
+    pointwise = Convolution(DSCNN_CHANNELS, DSCNN_CHANNELS, bias=True)
     x = graph.conv_bn("conv", x, stem, "relu")
     for block in range(1, DSCNN_BLOCKS + 1):
         x = graph.conv_bn(f"block.{block}.depthwise", x, depthwise, "relu")

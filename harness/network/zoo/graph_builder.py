@@ -23,21 +23,17 @@ Activation = Literal["relu", "relu6", "swish"]
 
 
 @dataclass(frozen=True)
-class Conv2d:
-    """A two-dimensional convolution; without `pads` it is padded by half the kernel on every side."""
+class Convolution:
+    """A convolution; a single number holds for both of two dimensions. Without `pads`, odd kernels keep the size."""
 
     inputs: int
     outputs: int
-    kernel: int | tuple[int, int] = 1
-    stride: int = 1
+    kernel: int | tuple[int, ...] = 1
+    stride: int | tuple[int, ...] = 1
     groups: int = 1
-    pads: tuple[int, int, int, int] | None = None
+    dilation: int = 1
+    pads: tuple[int, ...] | None = None
     bias: bool = False
-
-    @property
-    def kernel_shape(self) -> tuple[int, int]:
-        """Height and width of the kernel."""
-        return (self.kernel, self.kernel) if isinstance(self.kernel, int) else self.kernel
 
 
 class GraphBuilder:
@@ -107,9 +103,10 @@ class GraphBuilder:
         self._initializers[name] = numpy_helper.from_array(value, name)
         return name
 
-    def conv(self, name: str, x: str, conv: Conv2d) -> str:
+    def conv(self, name: str, x: str, conv: Convolution) -> str:
         """Append a Conv."""
-        shape = (conv.outputs, conv.inputs // conv.groups, *conv.kernel_shape)
+        kernel = (conv.kernel,) * 2 if isinstance(conv.kernel, int) else conv.kernel
+        shape = (conv.outputs, conv.inputs // conv.groups, *kernel)
         inputs = [x, self.he_normal(f"{name}.weight", shape, fan_in=math.prod(shape[1:]))]
         if conv.bias:
             inputs.append(self.normal(f"{name}.bias", (conv.outputs,)))
@@ -117,11 +114,11 @@ class GraphBuilder:
             "Conv",
             name,
             *inputs,
-            dilations=[1, 1],
+            dilations=[conv.dilation] * len(kernel),
             group=conv.groups,
-            kernel_shape=conv.kernel_shape,
-            pads=conv.pads or [size // 2 for size in conv.kernel_shape] * 2,
-            strides=[conv.stride] * 2,
+            kernel_shape=kernel,
+            pads=conv.pads or [conv.dilation * (size - 1) // 2 for size in kernel] * 2,
+            strides=(conv.stride,) * len(kernel) if isinstance(conv.stride, int) else conv.stride,
         )
 
     def batch_norm(self, name: str, x: str, channels: int) -> str:
@@ -135,7 +132,7 @@ class GraphBuilder:
         ]
         return self.node("BatchNormalization", name, x, *inputs, epsilon=1e-5, momentum=0.9, training_mode=0)
 
-    def conv_bn(self, name: str, x: str, conv: Conv2d, activation: Activation | None = None) -> str:
+    def conv_bn(self, name: str, x: str, conv: Convolution, activation: Activation | None = None) -> str:
         """Append a Conv called `name`, its BatchNormalization, `name`.bn, and an activation, such as `name`.relu."""
         x = self.batch_norm(f"{name}.bn", self.conv(name, x, conv), conv.outputs)
         name = f"{name}.{activation}"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from harness.network.zoo.graph_builder import EMBEDDING_SPREAD, Conv2d, GraphBuilder
+from harness.network.zoo.graph_builder import EMBEDDING_SPREAD, Convolution, GraphBuilder
 
 VIT_WIDTH, VIT_DEPTH, VIT_HEADS, VIT_PATCH, VIT_PATCHES = 192, 12, 3, 16, 196
 BERT_WIDTH, BERT_DEPTH, BERT_HEADS, BERT_LENGTH = 256, 4, 4, 128
@@ -35,7 +35,7 @@ def build_vit_tiny(seed: int) -> ModelProto:
 
 
 def _patch_embedding(graph: GraphBuilder, image: str) -> str:
-    projection = Conv2d(3, VIT_WIDTH, kernel=VIT_PATCH, stride=VIT_PATCH, pads=(0, 0, 0, 0), bias=True)
+    projection = Convolution(3, VIT_WIDTH, kernel=VIT_PATCH, stride=VIT_PATCH, pads=(0, 0, 0, 0), bias=True)
     patches = graph.conv("patch_embed", image, projection)
     patches = graph.reshape("patch_embed.flatten", patches, (1, VIT_WIDTH, VIT_PATCHES))
     patches = graph.node("Transpose", "patch_embed.transpose", patches, perm=[0, 2, 1])
