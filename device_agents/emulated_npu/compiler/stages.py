@@ -114,6 +114,8 @@ def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     ends = _ends_of_beginning(chosen, whole)
+    if not ends and (apart := with_rows_apart(graph, machine)) is not None:
+        chosen, ends = apart, _ends_of_beginning(apart, whole)
     if options.chains != "auto" or not ends:
         return compile_graph(graph, machine, options)
     externals = placeholders(chosen, machine, choose_spaces(chosen, machine))
