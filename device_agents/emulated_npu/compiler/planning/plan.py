@@ -99,7 +99,7 @@ def plan(
     """Plan every core of a division and write out its commands.
 
     Requires: a division whose convolutions are as they are to be computed. `decisions` are chains by core that are
-    already chosen; `occupied` is memory that the groups must not use; `written` has commands of other plans of one core.
+    already chosen; `occupied` is memory that the groups must not use; `written` has chains of other plans of one core.
     Ensures: one plan for each group. The commands of each core compute its graph if every command ends before the next
     begins. No two values that live at the same time share an address. Raises DoesNotFit, naming the group.
     """
@@ -135,7 +135,12 @@ class WrittenChains:
         self._constants: object = None
 
     def commands(
-        self, graph: Graph, machine: Machine, chains: Sequence[ChainPlan], externals: Externals, layout: ScratchpadLayout
+        self,
+        graph: Graph,
+        machine: Machine,
+        chains: Sequence[ChainPlan],
+        externals: Externals,
+        layout: ScratchpadLayout,
     ) -> Iterator[Command]:
         """Yield the commands of chains, one chain after the other."""
         values = with_parts(graph.values)

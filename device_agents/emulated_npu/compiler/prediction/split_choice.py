@@ -308,7 +308,9 @@ class SplitPredictor:
         found = []
         for decisions in ways:
             plans = [plan for decision in decisions for plan in decision.chains]
-            commands = list(WrittenChains().commands(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+            commands = list(
+                WrittenChains().commands(part, machine, plans, externals, ScratchpadLayout.of(machine, plans))
+            )
             found.append((order(commands, machine, self._options, None, shared), commands))
         ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
         return commands, ordered.items
