@@ -28,7 +28,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
     port_of,
 )
-from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
+from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
@@ -79,9 +79,14 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
     others, one change after the other, as long as few items are scheduled for it.
     """
+    known: dict[tuple[int, ...], _Schedule] = {}  # they keep their chains alive, so that ids stay unique
+    written = WrittenChains()
 
     def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
-        return _schedule(divide(graph, machine), machine, options, {0: decisions})
+        key = tuple(id(chain) for decision in decisions for chain in decision.chains)
+        if key not in known:
+            known[key] = _schedule(divide(graph, machine), machine, options, {0: decisions}, written=written)
+        return known[key]
 
     ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
     best = min(ways, key=lambda way: way.predicted_ps)
@@ -221,8 +226,9 @@ def _schedule(
     decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
     occupied: OccupiedMemory = FREE,
     weights: WeightPolicy = "fetched",
+    written: WrittenChains | None = None,
 ) -> _Schedule:
-    plans = plan(division, options, decisions=decisions, occupied=occupied)
+    plans = plan(division, options, decisions=decisions, occupied=occupied, written=written)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
     shared = shared_layers(division.graph, machine, sum(len(group.cores) for group in plans))

@@ -14,6 +14,7 @@ order the transfers once more.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,10 +41,11 @@ _LAYERS = 32
 
 
 class Filled(NamedTuple):
-    """The positions of commands by start, and the end of all."""
+    """The positions of commands by start, the end of all, and the delay below which a larger one changes nothing."""
 
     end_ps: int
     order: list[int]
+    alike_below: float
 
 
 def fill_gaps(
@@ -110,6 +112,7 @@ class _Schedule:
 
     def run(self, delay: float) -> Filled:
         """Place all commands."""
+        alike_below = math.inf
         while True:
             self._compute()
             ready = [found for found in map(self._next_transfer, self._transfers) if found is not None]
@@ -121,10 +124,12 @@ class _Schedule:
             first_start, _, first_stream = min(rivals, key=lambda found: found[1])
             end = start + self._durations[position]
             if end > first_start + delay * self._durations[position]:
+                if stream != first_stream:
+                    alike_below = min(alike_below, (end - first_start) / self._durations[position])
                 start, stream = first_start, first_stream
             self._transfers_free[cached] = self._place(stream, start)
         order = [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
-        return Filled(max(self._ends, default=0), order)
+        return Filled(max(self._ends, default=0), order, alike_below)
 
     def _compute(self) -> None:
         """Place all computes whose operands are placed."""

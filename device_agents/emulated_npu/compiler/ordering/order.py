@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     latest_of,
     stream_of,
 )
-from device_agents.emulated_npu.compiler.ordering.list_schedules import fill_gaps, in_own_queues, overlap_units
+from device_agents.emulated_npu.compiler.ordering.list_schedules import Filled, fill_gaps, in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -208,7 +208,10 @@ def _by_time(
         within = conflicts if len(part) == len(commands) else _within(part, conflicts)
         times = [durations[position] for position in part]
         gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
-        ways = (fill_gaps(own, within, times, delay, urgent_first=urgent) for delay, urgent in gaps)
+        ways: list[Filled] = []
+        for delay, urgent in gaps:
+            if urgent or not ways or delay >= ways[-1].alike_below:
+                ways.append(fill_gaps(own, within, times, delay, urgent_first=urgent))
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
     return order
 

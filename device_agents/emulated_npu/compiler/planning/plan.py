@@ -94,11 +94,12 @@ def plan(
     *,
     decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
     occupied: OccupiedMemory = FREE,
+    written: WrittenChains | None = None,
 ) -> tuple[GroupPlan, ...]:
     """Plan every core of a division and write out its commands.
 
     Requires: a division whose convolutions are as they are to be computed. `decisions` are chains by core that are
-    already chosen; `occupied` is memory that the groups must not use.
+    already chosen; `occupied` is memory that the groups must not use; `written` has chains of other plans of one core.
     Ensures: one plan for each group. The commands of each core compute its graph if every command ends before the next
     begins. No two values that live at the same time share an address. Raises DoesNotFit, naming the group.
     """
@@ -118,7 +119,7 @@ def plan(
             chains = _chains(chosen[core])
             externals = replace(own, sends=_sends(division, core, buffers))
             layout = ScratchpadLayout.of(machine, chains)
-            commands = list(lowered(part, machine, chains, externals, layout))
+            commands = list((written or WrittenChains()).commands(part, machine, chains, externals, layout))
             if memory.shares_addresses:
                 peers = {other: phases[other] for other in group.cores if other != core}
                 commands, notices[core] = with_notices(commands, phases[core], peers)
@@ -126,14 +127,33 @@ def plan(
     return _with_messages(division, memories, cores, phases, notices)
 
 
-def lowered(
-    graph: Graph, machine: Machine, chains: Sequence[ChainPlan], externals: Externals, layout: ScratchpadLayout
-) -> Iterator[Command]:
-    """Yield the commands of chains, one chain after the other."""
-    values = with_parts(graph.values)
-    for turn, chain in enumerate(chains):
-        nb_base, sb_base = layout.bases(turn, chain)
-        yield from ChainWriter(chain, values, machine, externals, nb_base, sb_base).commands()
+class WrittenChains:
+    """Writes the chains of a core, each once: other ways to run a network have most chains at the same places."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[ChainPlan, list[Command]]] = {}  # the plan stays alive, so its id stays unique
+        self._constants: object = None
+
+    def commands(
+        self,
+        graph: Graph,
+        machine: Machine,
+        chains: Sequence[ChainPlan],
+        externals: Externals,
+        layout: ScratchpadLayout,
+    ) -> Iterator[Command]:
+        """Yield the commands of chains, one chain after the other."""
+        values = with_parts(graph.values)
+        constants = externals.weights, externals.constants, externals.sends
+        if constants != self._constants:
+            self._known, self._constants = {}, constants
+        for turn, chain in enumerate(chains):
+            bases = layout.bases(turn, chain)
+            names = map(whole_value, chain.geometry.regions)
+            key = id(chain), bases, tuple([externals.values.get(name) for name in names])
+            if key not in self._known:
+                self._known[key] = chain, list(ChainWriter(chain, values, machine, externals, *bases).commands())
+            yield from self._known[key][1]
 
 
 def _spaces(group: GroupGraph) -> dict[str, Space]:

@@ -13,7 +13,7 @@ from device_agents.emulated_npu.compiler.ordering.order import order, predicted_
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.planning.plan import lowered
+from device_agents.emulated_npu.compiler.planning.plan import WrittenChains
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
@@ -308,7 +308,9 @@ class SplitPredictor:
         found = []
         for decisions in ways:
             plans = [plan for decision in decisions for plan in decision.chains]
-            commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+            commands = list(
+                WrittenChains().commands(part, machine, plans, externals, ScratchpadLayout.of(machine, plans))
+            )
             found.append((order(commands, machine, self._options, None, shared), commands))
         ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
         return commands, ordered.items

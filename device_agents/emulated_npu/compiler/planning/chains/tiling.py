@@ -232,6 +232,8 @@ class Geometry:
                 yield from self._slab(name, tile, place, track.halo(tile[place] + 1))
 
     def _slab(self, name: str, tile: Tile, place: int, halo: Interval) -> Iterator[tuple[int, Region]]:
+        if halo[1] <= halo[0]:
+            return
         region = list(self.regions[name])
         for other, (track, index) in enumerate(zip(self.tracks[name], tile, strict=True)):
             if track is not None:
