@@ -86,6 +86,7 @@ class DeviceTiling:
     shares_work: several processors share the work of large layers, at a second start-up
     compares_places: without addressed writes, a scatter compares each of its updates with each row of the table
     stores_tables: a table that the layer before computes moves to the memory from which its rows are picked
+    adds_up: a unit that waits for memory computes nothing, so that a layer takes almost the sum of its parts
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -103,6 +104,7 @@ class DeviceTiling:
     holds_weights: bool = False
     compares_places: bool = False
     stores_tables: bool = False
+    adds_up: bool = False
 
     @property
     def streams(self) -> bool:

@@ -50,7 +50,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel separately have no
     part in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which
     predicts the same. A tiling that processes one pixel at a time is taken unless tiles are better by more than two
-    standard errors, and one that holds no weights likewise.
+    standard errors, and one that holds no weights likewise. The parts of a processor add up unless held-out layers are
+    better, by more than one standard error, without.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -73,7 +74,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     everything = np.random.default_rng(seed).permutation(len(arrays))[:_MOST_SAMPLES]
     final = _Judge(arrays, latency_s, everything, _STRICT_ITERATIONS, noise, _FINAL_FOLDS)
     best = final.usual(best, replace(best, shares_work=True))
-    return with_moved_bytes(best, arrays, latency_s, everything, noise)
+    best = with_moved_bytes(best, arrays, latency_s, everything, noise)
+    return best if best.holds_weights else final.usual(replace(best, adds_up=True), best, _LIKELY_SIGMAS)
 
 
 def with_moved_bytes(
