@@ -1,5 +1,6 @@
 """Unreadable and hostile ONNX files: one clear error, the right exit code, journal and tables as they were."""
 
+import gzip
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -134,9 +135,12 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "truncated early": (_write(lambda: convolutions().SerializeToString()[:40]), ("bad",)),
     "text": (_write(lambda: b"this is no network\n" * 50), ("bad",)),
     "ONNX Runtime's format": (_write(lambda: b"    ORTM" + bytes(range(256))), ("own format",)),
+    "pointer of Git LFS": (_write(lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), ("git lfs",)),
+    "gzip": (_write(lambda: gzip.compress(convolutions().SerializeToString())), ("gzip",)),
+    "zip": (_write(lambda: b"PK\x03\x04" + bytes(100)), ("zip", "ONNX")),
     "zeros": (_write(lambda: bytes(4096)), ("bad",)),
     "png": (_write(lambda: b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4), ("bad",)),
-    "no nodes": (_write(lambda: model([], inputs=[value("x", [1])], outputs=[value("x", [1])])), ("node",)),
+    "no nodes": (_write(lambda: model([], inputs=[value("x", [1])], outputs=[value("x", [1])])), ("node", "operator")),
     "opset 3": (_write(lambda: single("Relu", [1, 8], opset=3)), ("opset", "3")),
     "opset 999": (_write(lambda: single("Relu", [1, 8], opset=999)), ("opset", "999")),
     "opset 2^62": (_write(lambda: single("Relu", [1, 8], opset=1 << 62)), ("opset",)),
