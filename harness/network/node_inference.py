@@ -207,6 +207,9 @@ def _inferred(
         )
     except (*invalid, ValueError, TypeError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
+        if "Expected:int64" in why:
+            step = "Export it with integers of int64, which runtimes need there too"
+            raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step) from error
         raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why) from error
     return found
 
