@@ -127,6 +127,12 @@ def _ints(*values: int) -> TensorProto:
     return numpy_helper.from_array(np.array(values, np.int64), "k")
 
 
+def _pad_of_int32() -> ModelProto:
+    axes = numpy_helper.from_array(np.array([1], np.int32), "axes")
+    given = [_ints(1, 1), weights("fill", ()), axes]
+    return single("Pad", [1, 8], [1, 10], opset=18, initializers=given)
+
+
 REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "missing": (lambda folder: folder / "bad.onnx", ("bad.onnx",)),
     "folder": (lambda folder: folder, ()),
@@ -191,6 +197,11 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "2^40 padding": (
         _write(lambda: single("Pad", [1, 8], [1, (1 << 40) + 8], initializers=[_ints(0, 0, 0, 1 << 40)])),
         (),
+    ),
+    "axes of int32": (_write(_pad_of_int32), ("Pad", "int64")),
+    "Einsum that ONNX infers otherwise": (
+        _write(lambda: single("Einsum", [1, 3], [5, 3], initializers=[weights("w", (5, 3))], equation="bi,bi->bi")),
+        ("Einsum", "ellipsis"),
     ),
     "2^40 constant": (_write(lambda: _huge_constant("ConstantOfShape")), ()),
     "2^40 expanded constant": (_write(lambda: _huge_constant("Expand")), ()),
