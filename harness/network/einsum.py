@@ -54,6 +54,17 @@ def einsum_product(equation: str, left: Sequence[int], right: Sequence[int]) -> 
     )
 
 
+def has_late_sizes(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
+    """Return whether a letter stands for an axis of 1 element, and for a longer one in a later operand."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    first: dict[str, int] = {}
+    return any(
+        label.isalpha() and first.setdefault(label, size) == 1 < size
+        for term, shape in zip(terms, shapes, strict=False)
+        for label, size in zip(_labels(term, len(shape)), shape, strict=False)
+    )
+
+
 def _labels(term: str, axes: int) -> list[str]:
     """Return a label for each axis: a letter, or its place from the last one if it belongs to an ellipsis."""
     before, dots, after = term.partition(_ELLIPSIS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
+from harness.network.einsum import has_late_sizes
 from harness.network.learnt_weights import has_current
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
@@ -167,6 +168,12 @@ def _check(node: Node, types: Mapping[str, TensorType], read: Operands) -> None:
     constants = {place: read.constants.get(alias) for place, alias in enumerate(node.inputs) if alias}
     held = {place: found.value for place, found in constants.items() if found and found.value is not None}
     check_operands(node, kinds, held, read.opsets[""])
+    equations = [one.s.decode(errors="replace") for one in node.proto.attribute if one.name == "equation"]
+    shapes = [kind.shape for kind in kinds if kind is not None]
+    if node.op == "Einsum" and any(has_late_sizes(equation, shapes) for equation in equations):
+        why = "A label has 1 element in one operand and more in a later one: ONNX's shape inference finds 1"
+        step = "Export it with an ellipsis, such as '...ij,...jk->...ik', or expand the first operand"
+        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step)
 
 
 def _key(node: Node, types: Mapping[str, TensorType], known: Mapping[str, Any], read: Operands) -> _Key | None:
@@ -200,6 +207,9 @@ def _inferred(
         )
     except (*invalid, ValueError, TypeError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
+        if "Expected:int64" in why:
+            step = "Export it with integers of int64, which runtimes need there too"
+            raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step) from error
         raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why) from error
     return found
 

@@ -214,8 +214,9 @@ def _session(content: bytes, weights: Mapping[str, Array]) -> Any:
 def _relative_error(name: str, ours: Array, theirs: Array) -> float:
     mine, reference = ours.astype(np.float64), theirs.astype(np.float64)
     if ours.shape != theirs.shape:
-        why = f"Its shape is {list(ours.shape)}, and {list(theirs.shape)} there"
-        raise HarnessError(f"Output {name[:80]!r} differs from ONNX Runtime's", why=why)
+        why = f"Its shape is {list(ours.shape)} by ONNX's shape inference, and {list(theirs.shape)} there"
+        step = "Export with explicit pads if a pooling has auto_pad and dilations, which ONNX Runtime reads otherwise"
+        raise HarnessError(f"Output {name[:80]!r} differs from ONNX Runtime's", why=why, next_step=step)
     finite = np.isfinite(reference)
     # Both must have the same infinities and NaNs.
     if not np.array_equal(mine[~finite], reference[~finite], equal_nan=True):

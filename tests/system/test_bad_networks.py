@@ -1,5 +1,6 @@
 """Unreadable and hostile ONNX files: one clear error, the right exit code, journal and tables as they were."""
 
+import gzip
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,12 @@ def _ints(*values: int) -> TensorProto:
     return numpy_helper.from_array(np.array(values, np.int64), "k")
 
 
+def _pad_of_int32() -> ModelProto:
+    axes = numpy_helper.from_array(np.array([1], np.int32), "axes")
+    given = [_ints(1, 1), weights("fill", ()), axes]
+    return single("Pad", [1, 8], [1, 10], opset=18, initializers=given)
+
+
 REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "missing": (lambda folder: folder / "bad.onnx", ("bad.onnx",)),
     "folder": (lambda folder: folder, ()),
@@ -134,9 +141,12 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "truncated early": (_write(lambda: convolutions().SerializeToString()[:40]), ("bad",)),
     "text": (_write(lambda: b"this is no network\n" * 50), ("bad",)),
     "ONNX Runtime's format": (_write(lambda: b"    ORTM" + bytes(range(256))), ("own format",)),
+    "pointer of Git LFS": (_write(lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), ("git lfs",)),
+    "gzip": (_write(lambda: gzip.compress(convolutions().SerializeToString())), ("gzip",)),
+    "zip": (_write(lambda: b"PK\x03\x04" + bytes(100)), ("zip", "ONNX")),
     "zeros": (_write(lambda: bytes(4096)), ("bad",)),
     "png": (_write(lambda: b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4), ("bad",)),
-    "no nodes": (_write(lambda: model([], inputs=[value("x", [1])], outputs=[value("x", [1])])), ("node",)),
+    "no nodes": (_write(lambda: model([], inputs=[value("x", [1])], outputs=[value("x", [1])])), ("node", "operator")),
     "opset 3": (_write(lambda: single("Relu", [1, 8], opset=3)), ("opset", "3")),
     "opset 999": (_write(lambda: single("Relu", [1, 8], opset=999)), ("opset", "999")),
     "opset 2^62": (_write(lambda: single("Relu", [1, 8], opset=1 << 62)), ("opset",)),
@@ -187,6 +197,11 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "2^40 padding": (
         _write(lambda: single("Pad", [1, 8], [1, (1 << 40) + 8], initializers=[_ints(0, 0, 0, 1 << 40)])),
         (),
+    ),
+    "axes of int32": (_write(_pad_of_int32), ("Pad", "int64")),
+    "Einsum that ONNX infers otherwise": (
+        _write(lambda: single("Einsum", [1, 3], [5, 3], initializers=[weights("w", (5, 3))], equation="bi,bi->bi")),
+        ("Einsum", "ellipsis"),
     ),
     "2^40 constant": (_write(lambda: _huge_constant("ConstantOfShape")), ()),
     "2^40 expanded constant": (_write(lambda: _huge_constant("Expand")), ()),

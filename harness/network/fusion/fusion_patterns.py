@@ -128,7 +128,7 @@ def _variant(network: Network, node: Node) -> str:
         return f"QuantizeLinear/{'positive' if _starts_at_zero(network, node) else 'signed'}"
     if node.op != "Conv":
         return node.op
-    group = attributes(network, node)["group"]
+    group = attributes(network, node).get("group", 1)
     channels = network.types[node.inputs[0]].shape[1]
     kind = "dense" if group == 1 else "depthwise" if group == channels else "grouped"
     if kind == "grouped":

@@ -25,8 +25,7 @@ def without_weights(model: ModelProto) -> ModelProto:
     def is_weight(tensor: TensorProto) -> bool:
         if tensor.data_location == TensorProto.EXTERNAL:
             return True
-        is_declared = model.ir_version >= IR_WITHOUT_INPUTS or tensor.name in inputs
-        return is_declared and bool(tensor.name) and names[tensor.name] == 1 and _is_large(tensor)
+        return bool(tensor.name) and names[tensor.name] == 1 and _is_large(tensor)
 
     weights = [is_weight(tensor) for tensor in initializers]
     if not any(weights):

@@ -2,9 +2,13 @@
 
 from onnx import ModelProto, TensorProto, defs, helper
 
+from harness.network.reading.checked_copy import IR_WITHOUT_INPUTS
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs
 
 _DEFAULT_OPSET = 17
+_WIDENED = frozenset({"ConstantOfShape", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Transpose"})
+_WIDENED_FROM = 16
+"""From this opset on, new versions of these operators only accept more element types."""
 _INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
 
 
@@ -20,13 +24,16 @@ def align_functions(model: ModelProto) -> None:
             domain = domain_of(entry)
             version = stated.get(domain, entry.version)
             used = {node.op_type for node in all_nodes(function.node) if domain_of(node) == domain}
+            if not domain and min(version, entry.version) >= _WIDENED_FROM:
+                used -= _WIDENED
             if all(since(op, version, domain) == since(op, entry.version, domain) for op in used):
                 entry.version = version
 
 
 def complete(model: ModelProto) -> None:
-    """Complete domains, names of graphs, types of outputs and attributes, in place."""
+    """Complete domains, inputs, names of graphs, types of outputs and attributes, in place."""
     _complete_domains(model)
+    _complete_inputs(model)
     _complete_names(model)
     _complete_outputs(model)
     _complete_attributes(model)
@@ -40,6 +47,20 @@ def _complete_domains(model: ModelProto) -> None:
             message.domain = ""
     if imports and all(entry.domain for entry in (*imports, *nodes)):
         imports.add(version=_DEFAULT_OPSET)
+
+
+def _complete_inputs(model: ModelProto) -> None:
+    """Omit inputs of text that nothing reads, and list weights where the version of the format demands it."""
+    read = {name for node in all_nodes(model.graph.node) for name in node.input}
+    read.update(value.name for value in model.graph.output)
+    for value in [*model.graph.input]:
+        if value.type.tensor_type.elem_type == TensorProto.STRING and value.name not in read:
+            model.graph.input.remove(value)
+    if model.ir_version < IR_WITHOUT_INPUTS:
+        listed = {value.name for value in model.graph.input}
+        for one in model.graph.initializer:
+            if one.name and one.name not in listed:
+                model.graph.input.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
 
 
 def _complete_names(model: ModelProto) -> None:

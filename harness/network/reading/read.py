@@ -25,6 +25,12 @@ MIN_OPSET = 7
 _MOST_VERSION = (1 << 31) - 1
 """ONNX finds operators by versions of 32 bits."""
 _ORT_FORMAT = b"ORTM"
+_OTHER_FILES = {
+    b"version https://git-lfs": ("It is a pointer of Git LFS", "Get the file itself with `git lfs pull`"),
+    b"\x1f\x8b": ("It is compressed with gzip", "Decompress it first"),
+    b"PK\x03\x04": ("It is a zip archive, such as a model that PyTorch saved", "Unpack it, or export it as ONNX"),
+}
+"""Why files that start with these bytes are not ONNX, and the next step."""
 _REAL_TYPES = frozenset({1, 10, 11})
 """ONNX's numbers of float32, float16 and float64."""
 
@@ -88,10 +94,14 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
         why, step = "Its content is not a protobuf message, or it is cut short", ""
         if content[4:8] == _ORT_FORMAT:
             why, step = "It has ONNX Runtime's own format", "Give the ONNX file that it was made from"
+        for start, (found, advice) in _OTHER_FILES.items():
+            if content.startswith(start):
+                why, step = found, advice
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=step) from error
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
-        raise InvalidNetwork(f"{shown} holds no network", why=why)
+        step = "Give a network with an operator that computes its outputs" if model.HasField("graph") else ""
+        raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=step)
     for field, value in (part for message in messages([model]) for part in fields(message)):
         texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.

@@ -43,7 +43,6 @@ CHANGES: dict[str, Callable[[ModelProto], object]] = {
     "twice": _twice,
     "sparse as well": _sparse_too,
     "written by a node as well": lambda model: model.graph.node.append(helper.make_node("Relu", ["x"], ["w"])),
-    "no input in an old format": lambda model: setattr(model, "ir_version", 3),
     "a dimension below zero": lambda model: _weights(model).dims.__setitem__(0, -EDGE),
 }
 

@@ -325,11 +325,11 @@ def test_outputs_that_are_the_same_tensor_are_one() -> None:
     assert network_of(nodes, {"x": IMAGE}, ["y", "again"]).outputs == ("y",)
 
 
-@pytest.mark.parametrize("ir_version", [3, 8])
-def test_initializers_listed_as_inputs_are_constants(ir_version: int) -> None:
+@pytest.mark.parametrize(("ir_version", "listed"), [(3, ["w"]), (3, []), (8, ["w"])])
+def test_initializers_listed_as_inputs_are_constants(ir_version: int, listed: list[str]) -> None:
     """Weights that a file of IR version 3 lists as inputs are not inputs of the network."""
     model = model_of(
-        [node("Conv", "x w", "y")], {"x": IMAGE}, constants={"w": WEIGHT}, ir_version=ir_version, listed=["w"], opset=8
+        [node("Conv", "x w", "y")], {"x": IMAGE}, constants={"w": WEIGHT}, ir_version=ir_version, listed=listed, opset=8
     )
     network = prepared(model)
     assert network.inputs == ("x",)

@@ -18,6 +18,7 @@ PRODUCTS = {
     "ij,kj->ki": ((4, 5), (6, 5)),
     "nctkv,vw->nctkw": ((1, 3, 4, 2, 5), (5, 6)),
     "bij,bjk->ikb": ((2, 3, 4), (2, 4, 5)),
+    "bij,bjk->bik": ((5, 3, 4), (1, 4, 2)),
 }
 
 
@@ -72,8 +73,12 @@ def test_sums_and_several_operands(equation: str, shapes: list[tuple[int, ...]],
     imported(model([node("Einsum", " ".join(tensors), "y", equation=equation)], fed, weights), fed)
 
 
-def test_diagonals_are_refused() -> None:
-    """What is no product or sum is refused, not computed wrongly."""
-    proto = model([node("Einsum", "x", "y", equation="ii->i")], {"x": values((3, 3))})
+@pytest.mark.parametrize(
+    ("equation", "shapes"), [("ii->i", [(3, 3)]), ("bij,bjk->bik", [(1, 3, 4), (5, 4, 2)]), ("i,i->i", [(1,), (3,)])]
+)
+def test_what_is_no_product_is_refused(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    """Diagonals, and axes that a later operand broadcasts, are refused, not computed wrongly."""
+    given = {f"x{at}": values(shape) for at, shape in enumerate(shapes)}
+    proto = model([node("Einsum", " ".join(given), "y", equation=equation)], given)
     with pytest.raises(UnsupportedOperator):
         import_model(proto.SerializeToString())

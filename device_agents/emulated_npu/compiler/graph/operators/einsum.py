@@ -20,7 +20,7 @@ _FREE = "0123456789"
 
 
 def einsum(build: Builder, node: OnnxNode) -> None:
-    """Add an Einsum; raises UnsupportedOperator for diagonals."""
+    """Add an Einsum; raises UnsupportedOperator for diagonals, and where ONNX infers a wrong shape."""
     operands = [build.view(name) for name in node.inputs]
     terms, wanted = _labels(node, operands)
     sizes: dict[str, int] = {}
@@ -30,6 +30,9 @@ def einsum(build: Builder, node: OnnxNode) -> None:
             if 1 not in (known, size) and known != size:
                 raise unsupported(node, f"Its label {label!r} has {known} and {size} elements")
             sizes[label] = max(known, size)
+    if tuple(sizes[label] for label in wanted) != build.type(node.outputs[0]).shape:
+        why = "One of its labels has 1 element in the first operand and more in a later one"
+        raise unsupported(node, why, "Export it with an ellipsis, such as '...ij,...jk->...ik', or expand that operand")
     for place, term in enumerate(terms):
         others = {*wanted, *(label for other in terms[:place] + terms[place + 1 :] for label in other)}
         if alone := [label for label in term if label not in others]:

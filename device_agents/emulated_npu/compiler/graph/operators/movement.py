@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import IN_INFERENCE_MODE, OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import DataType
 from device_agents.emulated_npu.unit_settings import Binary
 
@@ -18,7 +18,7 @@ from device_agents.emulated_npu.unit_settings import Binary
 def _same(build: Builder, node: OnnxNode) -> None:
     """Bind the output of Identity, or of Dropout at inference, to its input; Dropout's mask is true everywhere."""
     if node.input(2) and bool(build.required(node.inputs[2], "mode")):
-        raise unsupported(node, "It is in training mode")
+        raise unsupported(node, "It is in training mode", IN_INFERENCE_MODE)
     source = build.view(node.inputs[0])
     build.bind(node.outputs[0], source)
     for mask in filter(None, node.outputs[1:]):

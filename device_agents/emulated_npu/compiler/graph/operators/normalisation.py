@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import batch_normalisation_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import IN_INFERENCE_MODE, OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
@@ -28,8 +28,10 @@ def axes_mask(axes: Sequence[int], rank: int) -> int:
 
 def _batch(build: Builder, node: OnnxNode) -> None:
     """Add a BatchNormalization at inference: one step along channels, in a separate layer until folding."""
-    if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
-        raise unsupported(node, "It is in training mode, or normalises each element separately")
+    if node.attribute("training_mode", 0) or any(node.outputs[1:]):
+        raise unsupported(node, "It is in training mode", IN_INFERENCE_MODE)
+    if not node.attribute("spatial", 1):
+        raise unsupported(node, "It normalises each element separately")
     channels = build.type(node.inputs[0]).shape[1:2]
     if any(build.type(name).shape != channels for name in node.inputs[1:5]):
         raise unsupported(node, f"Its parameters do not have the shape {list(channels)}")

@@ -82,9 +82,13 @@ class ParsedModel:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
 
-def unsupported(node: OnnxNode, why: str) -> UnsupportedOperator:
+IN_INFERENCE_MODE = "Export the network in inference mode; in PyTorch, call model.eval() first"
+"""The advice for operators in training mode."""
+
+
+def unsupported(node: OnnxNode, why: str, step: str = "") -> UnsupportedOperator:
     """Return the error for a node that cannot be compiled."""
-    step = "Export the network without it, or with fixed shapes and constant parameters"
+    step = step or "Export the network without it, or with fixed shapes and constant parameters"
     return UnsupportedOperator(f"Node {shown(node)} cannot be compiled", why, step)
 
 
