@@ -6,7 +6,10 @@ from harness.network.reading.checked_copy import IR_WITHOUT_INPUTS
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs
 
 _DEFAULT_OPSET = 17
-_WIDENED = frozenset({"ConstantOfShape", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Transpose"})
+_WIDENED = frozenset(
+    {"Constant", "ConstantOfShape", "Flatten", "Identity", "Reshape", "Shape", "Size"}
+    | {"Squeeze", "Transpose", "Unsqueeze"}
+)
 _WIDENED_FROM = 16
 """From this opset on, new versions of these operators only accept more element types."""
 _INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
