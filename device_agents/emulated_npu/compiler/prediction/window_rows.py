@@ -109,7 +109,8 @@ def _shifted_once(scale_shift: LazyConstant | None, rows: int) -> LazyConstant |
     count, outputs = scale_shift.shape
 
     def repeated(array: Array) -> Array:
-        return np.concatenate([array, *[array * [[1.0], [0.0]]] * (rows - 1)], axis=1)
+        unshifted = np.stack([array[0], np.zeros_like(array[0])])  # a product with 0 makes NaN of infinite shifts
+        return np.concatenate([array, *[unshifted] * (rows - 1)], axis=1)
 
     name = f"{scale_shift.name}.rows{rows}"
     return derived(name, (count, rows * outputs), scale_shift.dtype, (scale_shift,), repeated)
