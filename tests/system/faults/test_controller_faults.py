@@ -16,7 +16,7 @@ from sshd_server import REPOSITORY
 from harness.errors import DeviceBusy, JournalError, LeaseLost
 
 HERE = Path(__file__).parent
-COMMITS = 29
+COMMITS = 15
 
 
 @dataclass
@@ -150,6 +150,12 @@ def test_a_controller_killed_at_one_step(rig: Rig, controllers: Controllers, at:
     """Killed once, at any commit of the whole campaign, the next session ends with the same campaign."""
     assert controllers.wait(controllers.start(at=at, moment=moment)) == -signal.SIGKILL
     rig.finish(f"controller killed (-9) {moment} commit {at}", "SIGKILL", _freed(rig))
+
+
+def test_the_campaign_has_no_further_commit(rig: Rig, controllers: Controllers) -> None:
+    """A fault at the step behind the last commit that the other tests name never happens."""
+    assert controllers.wait(controllers.start(at=COMMITS, moment="before")) == 0, controllers.output.read_text()
+    assert rig.outcome() == rig.undisturbed
 
 
 @pytest.mark.parametrize(("at", "where"), [pytest.param(8, "golden probe", marks=pytest.mark.long), (30, "campaign")])

@@ -144,3 +144,13 @@ def test_rows_of_a_window_have_columns_of_their_own(
     compiled = compile_graph(apart, machine, DIRECT)
     assert sum(decision.chosen.passes for decision in compiled.decisions) > 5
     assert relative_error(execute(compiled, network), network.expected) <= TOLERANCE
+
+
+def test_an_infinite_bias_stays_one_with_rows_apart() -> None:
+    """A bias of minus infinity masks its channel, and makes no NaN of it."""
+    constants = {"w": values((4, 24, 3, 3), 1), "b": np.array([-np.inf, 0, 1, 2], np.float32)}
+    nodes = [node("Conv", "x w b", "c", pads=[1] * 4), node("Relu", "c", "y")]
+    network = network_of(nodes, {"x": values((1, 24, 12, 12), 3)}, constants, ["y"])
+    apart = with_rows_apart(import_model(network.model), EDGE)
+    assert apart is not None
+    assert not np.isnan(execute(compile_graph(apart, EDGE, DIRECT), network)["y"]).any()
