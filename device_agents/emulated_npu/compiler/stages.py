@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
-from device_agents.emulated_npu.compiler.options import DEFAULT, FIXES_LAYERS, Options
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
@@ -33,7 +33,6 @@ from device_agents.emulated_npu.compiler.planning.search.chain_planner import De
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
-from device_agents.emulated_npu.compiler.prediction.window_rows import with_rows_apart
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
@@ -68,8 +67,6 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
     chosen = choose_convolutions(graph, machine, options, predictor)
     # A DFT that is faster for a layer can be slower for the network, because it ends chains.
     tried = [graph, chosen] if chosen.setup is not None and options.conv_algorithm == "auto" else [chosen]
-    if options.conv_algorithm == "auto" and not options.given(FIXES_LAYERS):
-        tried += filter(None, [with_rows_apart(graph, machine)])
     return _compiled(_fastest(tried, predictor, machine, options), machine, options)
 
 
@@ -119,8 +116,6 @@ def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     ends = _ends_of_beginning(chosen, whole)
-    if not ends and (apart := with_rows_apart(graph, machine)) is not None:
-        chosen, ends = apart, _ends_of_beginning(apart, whole)
     if options.chains != "auto" or not ends:
         return compile_graph(graph, machine, options)
     externals = placeholders(chosen, machine, choose_spaces(chosen, machine))

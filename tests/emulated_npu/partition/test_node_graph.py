@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from small_models import Array, model, node
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.compiler.splitting.assignment import group_machines, with_room
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
@@ -47,7 +47,7 @@ def _measured(machine: Machine = EDGE) -> tuple[Graph, NetworkNodes]:
     constants = {"first": _weights(8, 3, 3, 3), "second": _weights(8, 8, 3, 3), "pads": sizes}
     constants["one"] = np.array(1, np.float32)  # a border of ones is no padding of a convolution
     proto = model(nodes, {"x": _weights(1, 3, 10, 10)}, constants)
-    compiled = compile_model(proto.SerializeToString(), machine, Options(conv_algorithm="direct"))
+    compiled = compile_model(proto.SerializeToString(), machine)
     return compiled.graph, network_nodes(compiled.graph, machine, time_program(compiled.program, machine))
 
 

@@ -10,7 +10,6 @@ from networks_on_npu import execute
 from odd_dft_networks import EDGE, by_dft, convolution
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
-from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
@@ -83,7 +82,7 @@ def test_a_program_from_a_file_computes_the_same(compiled: Compiled) -> None:
 
 def test_without_a_dft_there_is_no_setup() -> None:
     """Programs of direct convolutions have no setup, and their listing has none."""
-    program = compile_model(NETWORK.model, EDGE, Options(conv_algorithm="direct")).program
+    program = compile_model(NETWORK.model, EDGE).program
     assert not program.setup.code
     assert listing(program.setup) == ""
     assert program.layers == ("y",)

@@ -9,17 +9,14 @@ from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relativ
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
-from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.prediction.window_rows import with_rows_apart
-from device_agents.emulated_npu.compiler.stages import compile_graph, compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.cost.matrix_cost import matrix_cycles, matrix_shape
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 EDGE = find_machine("edge")
-DIRECT = Options(conv_algorithm="direct")
 
 
 def _convolution(
@@ -55,7 +52,7 @@ def _cycles(compiled: Compiled) -> int:
     ("channels", "outputs", "kernel", "one_by_one", "most"),
     [
         (12, 12, 3, 6, 2.7),  # FSRCNN's maps: two pixels, whose windows of 3 x 4 x 12 inputs take 5 cycles
-        (56, 4, 5, 45, 9.9),  # its transposed convolution as four phases: each row of the window has columns
+        (56, 4, 5, 45, 14.5),  # its transposed convolution as four phases: eight pixels, 5 x 12 x 56 inputs
         (1, 56, 5, 10, 2.3),  # its first layer: the whole window on the rows
         (64, 64, 3, 36, 36),  # enough channels: nothing is idle
     ],
@@ -95,9 +92,9 @@ def test_values_are_those_of_the_runtime(
     inside = (min(height, kernel[0] - 1), min(width, kernel[1] - 1), min(bottom, kernel[0] - 1))
     network = _convolution(channels, outputs, (7, 19), kernel, stride, (*inside, min(right, kernel[1] - 1)), dilation)
     machine = small_machine(array=array)
-    compiled = compile_model(network.model, machine, DIRECT)
+    compiled = compile_model(network.model, machine)
     assert relative_error(execute(compiled, network), network.expected) <= TOLERANCE
-    plain = compile_model(network.model, _one_by_one(machine), DIRECT)
+    plain = compile_model(network.model, _one_by_one(machine))
     assert _cycles(compiled) <= _cycles(_on(plain, machine))
 
 
@@ -128,29 +125,3 @@ def test_several_pixels_are_one_product() -> None:
     shapes = {matrix_shape(command) for command in _products(compile_model(network.model, EDGE))}
     assert max(shape.columns for shape in shapes) == 24
     assert {(shape.channels, shape.taps) for shape in shapes if shape.columns == 24} == {(48, 3)}
-
-
-@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (2, 1, 2, 1), (4, 1, 3, 0)])
-@pytest.mark.parametrize(("channels", "outputs"), [(24, 2), (8, 4)])
-def test_rows_of_a_window_have_columns_of_their_own(
-    channels: int, outputs: int, pads: tuple[int, int, int, int]
-) -> None:
-    """The vector unit adds up what the rows of a window give; small passes lie on the padding alone."""
-    network = _convolution(channels, outputs, (23, 40), (5, 3), pads=pads)
-    machine = small_machine(12 << 10, 32 << 10, array=(32, 32))
-    apart = with_rows_apart(import_model(network.model), machine)
-    assert apart is not None
-    assert [layer.function.name for layer in apart.layers] == ["CONVOLVE"] + ["BINARY"] * 4
-    compiled = compile_graph(apart, machine, DIRECT)
-    assert sum(decision.chosen.passes for decision in compiled.decisions) > 5
-    assert relative_error(execute(compiled, network), network.expected) <= TOLERANCE
-
-
-def test_an_infinite_bias_stays_one_with_rows_apart() -> None:
-    """A bias of minus infinity masks its channel, and makes no NaN of it."""
-    constants = {"w": values((4, 24, 3, 3), 1), "b": np.array([-np.inf, 0, 1, 2], np.float32)}
-    nodes = [node("Conv", "x w b", "c", pads=[1] * 4), node("Relu", "c", "y")]
-    network = network_of(nodes, {"x": values((1, 24, 12, 12), 3)}, constants, ["y"])
-    apart = with_rows_apart(import_model(network.model), EDGE)
-    assert apart is not None
-    assert not np.isnan(execute(compile_graph(apart, EDGE, DIRECT), network)["y"]).any()

@@ -92,7 +92,6 @@ def _convolution(
     arrange = _matrix_axes if layer.matrix else _picture_axes
     needed = list(read_region(layer, 0, region))
     needed[depth_axis(layer)] = block.channels
-    first = view_operand(buffers.reads[0], layer.inputs[0], tuple(needed), arrange)
     third = fourth = None
     activation = Activation.NONE
     if block.completes:
@@ -104,20 +103,13 @@ def _convolution(
     return Command(
         Function.CONVOLVE,
         view_operand(buffers.target, layer.output, region, arrange),
-        _without_input(first, buffers.reads[0]) if 0 in first.descriptor.dims else first,
+        view_operand(buffers.reads[0], layer.inputs[0], tuple(needed), arrange),
         weights,
         third,
         fourth,
         _with_activation(settings, activation),
         accumulate=block.channels[0] % reduced_channels(layer) > 0,
         layer=layer.index,
-    )
-
-
-def _without_input(operand: Operand, buffer: Buffer) -> Operand:
-    """Return one index on each axis that has none, at the start of the buffer: all windows lie before it."""
-    return Operand(
-        replace(operand.descriptor, dims=tuple(size or 1 for size in operand.descriptor.dims)), buffer.address
     )
 
 
@@ -184,9 +176,9 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
     """Return the settings with the padding before the first element of this region."""
     pad = list(layer.settings.pad)
     for axis in range(2, len(region)):
-        low, high = window_interval(layer, axis, region[axis])
-        first, stop = read_interval(layer, 0, axis, region[axis])
-        pad[axis - len(region) + 3] = max(0, first - low) if first < stop else high - low
+        low, _ = window_interval(layer, axis, region[axis])
+        first, _ = read_interval(layer, 0, axis, region[axis])
+        pad[axis - len(region) + 3] = max(0, first - low)
     return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
 
 
