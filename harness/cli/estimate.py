@@ -109,12 +109,12 @@ def estimate(
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
     covering = _covering(estimates, models, table, reading) if _lacking(estimates) else ""
-    refused = _refused(estimates, table, workspace)
-    if view.allow_partial and covering:
-        note(covering)
     if view.allow_partial:
-        _require_complete(estimates, None, refused)
+        if covering:
+            note(covering)
+        _require_complete(estimates, None, {})
     else:
+        refused = _refused(estimates, table, workspace)
         _require_complete(estimates, _step_to_cover(estimates, table, reading, covering, refused), refused)
 
 
