@@ -12,13 +12,18 @@ import math
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
 LARGE = 1024
 VERSION = "stand-in 1.4.2"
 _FLOAT = 1
 
 
 class Options:
-    """The options of a call, each written as --NAME=VALUE or, for a switch, --NAME; raises AttributeError for others."""
+    """The options of a call, each written as --NAME=VALUE or --NAME for a switch; raises AttributeError for others."""
 
     version = json = False
     graph = ""
