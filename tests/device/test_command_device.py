@@ -128,8 +128,8 @@ def test_a_strict_benchmark_ends_at_the_first_network_that_the_device_refuses(be
 
 def test_an_estimate_does_not_advise_to_measure_what_the_device_refused(bench: Bench, tmp_path: Path) -> None:
     """Refused layers are listed with the device's reason; those that were not tried are to be profiled."""
-    small = build_network(bench.root / "small.onnx", widths=(8, 8))
-    large = build_network(bench.root / "large.onnx", widths=(8, 64, 64))
+    small = build_network(bench.root / "small.onnx", widths=(8,))
+    large = build_network(bench.root / "large.onnx", widths=(64, 64))
     describe_limited(bench)
     bench.profile(small, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
     bench.build(DEVICE)

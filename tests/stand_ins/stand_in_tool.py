@@ -2,21 +2,50 @@
 
 It is a program of its own and imports nothing of the project: `python -I -S stand_in_tool.py --graph=FILE …`.
 The latency is `c + a * input + b * output + w * weights`, in seconds and bytes, weights of more than 1,024
-elements alone; a file whose weights are missing is refused. What few calls need is imported there: a call is short.
+elements alone; a file whose weights are missing is refused. A call is short: what few calls need is imported there,
+`argparse` and `json` would take three times as long as the rest, and annotations are not evaluated.
 """
 
-import argparse
-import json
+from __future__ import annotations
+
 import math
 import os
 import sys
-import time
-from collections.abc import Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 LARGE = 1024
 VERSION = "stand-in 1.4.2"
 _FLOAT = 1
+
+
+class Options:
+    """The options of a call, each written as --NAME=VALUE or --NAME for a switch; raises AttributeError for others."""
+
+    version = json = False
+    graph = ""
+    num_runs = 1
+    formula = "1e-10,2e-10,1e-4,1e-9"
+    noise = 0.0
+    export = ""
+    """A file for the latencies of all runs as JSON; `json` prints them."""
+    keep = ""
+    """Another name for the model, under which it stays."""
+    counter = ""
+    """A file that counts calls."""
+    pids = ""
+    """A file for the process ids of the tool and its child."""
+    misbehave = ""
+    at = 0
+    """Misbehaves at that call alone, counted from 1."""
+
+    def __init__(self, words: list[str]) -> None:
+        for word in words:
+            name, has_value, value = word.removeprefix("--").partition("=")
+            setattr(self, name, type(getattr(self, name))(value if has_value else True))
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, Any]]:
@@ -88,7 +117,7 @@ def calls_so_far(path: str) -> int:
         return lines.tell()
 
 
-def runs_of(base_s: float, options: argparse.Namespace, seed: int) -> list[float]:
+def runs_of(base_s: float, options: Options, seed: int) -> list[float]:
     """The latency of each run in microseconds, the same for the same file."""
     if not options.noise:
         return [1e6 * base_s] * options.num_runs
@@ -106,21 +135,10 @@ def write(path: str, text: str) -> None:
 
 def main() -> None:
     """Tells latencies, or whatever was asked for instead."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--version", action="version", version=VERSION)
-    parser.add_argument("--graph", required=True)
-    parser.add_argument("--num_runs", type=int, default=1)
-    parser.add_argument("--warmup_runs", type=int, default=0)
-    parser.add_argument("--formula", default="1e-10,2e-10,1e-4,1e-9")
-    parser.add_argument("--noise", type=float, default=0.0)
-    parser.add_argument("--export", help="writes the latencies of all runs as JSON")
-    parser.add_argument("--json", action="store_true", help="prints them as JSON")
-    parser.add_argument("--keep", help="gives the model another name, under which it stays")
-    parser.add_argument("--counter", help="a file that counts calls")
-    parser.add_argument("--pids", help="a file for the process ids of the tool and its child")
-    parser.add_argument("--at", type=int, default=0, help="misbehaves at that call alone, counted from 1")
-    parser.add_argument("--misbehave", default="")
-    options = parser.parse_args()
+    options = Options(sys.argv[1:])
+    if options.version:
+        print(VERSION)
+        return
     if options.keep:
         os.link(options.graph, options.keep)
     with open(options.graph, "rb") as graph:
@@ -131,7 +149,8 @@ def main() -> None:
     if options.misbehave and options.at in (0, call):
         misbehave(options, runs_us)
     elif options.export or options.json:
-        text = json.dumps({"model": "probe", "runs": [{"index": at, "us": one} for at, one in enumerate(runs_us)]})
+        runs = ", ".join(f'{{"index": {at}, "us": {one!r}}}' for at, one in enumerate(runs_us))
+        text = f'{{"model": "probe", "runs": [{runs}]}}'
         if options.export:
             write(options.export, text)
         else:
@@ -147,7 +166,7 @@ def report(figure: str) -> None:
     print("a warning that nobody reads", file=sys.stderr)
 
 
-def misbehave(options: argparse.Namespace, runs_us: list[float]) -> None:
+def misbehave(options: Options, runs_us: list[float]) -> None:
     """What tools do when they should not."""
     kind, figure = options.misbehave, f"{runs_us[0]:.6f}"
     latencies = [{"us": one} for one in runs_us]
@@ -171,6 +190,8 @@ def misbehave(options: argparse.Namespace, runs_us: list[float]) -> None:
     elif kind == "other unit":
         print(f"Timings in ms: Init: 0.0, Inference (avg): {runs_us[0] / 1e3:.6f}")
     elif kind in documents:
+        import json
+
         print(json.dumps(documents[kind]))
     elif kind == "no json":
         print("latency: about a millisecond")
@@ -196,7 +217,8 @@ def misbehave(options: argparse.Namespace, runs_us: list[float]) -> None:
         write(options.pids, f"{os.getpid()} {child.pid}")
         report(figure)
         sys.stdout.flush()
-        time.sleep(600 if kind == "hang" else 0)
+        if kind == "hang":
+            child.wait()
     else:
         report(kind)  # a figure that is none
 

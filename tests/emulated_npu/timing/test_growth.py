@@ -1,5 +1,6 @@
 """Networks that are compiled for a larger machine are hardly ever slower, whatever grows."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -64,6 +65,7 @@ def _changes(drawn_from: int, examples: int, most_nodes: int, most_pixels: int) 
     return found
 
 
+@functools.cache  # twice a cache that a machine does not have is the same machine
 def _time_ps(model: bytes, machine: Machine) -> int:
     return simulate_program(compile_model(model, machine).program, machine).makespan_ps
 
