@@ -66,6 +66,13 @@ TAILS = {
         helper.make_node("Sin", ["b"], ["y"]),
     ],
     "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
+    "elements of what repeats": [
+        helper.make_node("ArgMax", ["c"], ["i"], axis=1),
+        helper.make_node("GlobalMaxPool", ["c"], ["m"]),
+        helper.make_node("Expand", ["m", "whole"], ["e"]),
+        helper.make_node("GatherElements", ["e", "i"], ["g"], axis=1),
+        helper.make_node("Mul", ["g", "scale"], ["y"]),
+    ],
 }
 SCALARS = {"root": 2**0.5, "one": 1, "half": 0.5, "three": 3, "cubic": 0.044715, "inner": (2 / np.pi) ** 0.5}
 
@@ -80,6 +87,7 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     arrays |= {"product": np.ones((EDGE, EDGE)), "bias": np.ones(EDGE)}
     weights = [numpy_helper.from_array(array.astype(np.float32), one) for one, array in arrays.items()]
     weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "pads"))
+    weights.append(numpy_helper.from_array(np.array([1, CHANNELS, EDGE, EDGE]), "whole"))
     front = [
         helper.make_node("Conv", ["x", "first"], ["f"], "first"),
         helper.make_node("Relu", ["f"], ["r"], "relu"),

@@ -141,6 +141,7 @@ def fusion_examples(alignments: int = ALL_ALIGNMENTS, opset: int = OPSETS[0]) ->
             _on_maps(parts, f"{number}", (source, other), channels)
     add_products(parts)
     _transposed(parts)
+    _expanded(parts)
     if alignments == ALL_ALIGNMENTS:
         _signed_pair(parts)
         add_quantised(parts, list(itertools.chain(*_CONVOLUTIONS)))
@@ -211,6 +212,20 @@ def _transposed(parts: NetworkParts) -> None:
     tensor = parts.node("Sigmoid", "transposed.between", [tensor])
     tensor = parts.node("Transpose", _CANCELLING[1], [tensor], perm=[0, 3, 1, 2])
     _read(parts, "transposed", tensor, channels)
+
+
+def _expanded(parts: NetworkParts) -> None:
+    """Add an Expand in front of what repeats no element if it reads the original, as the table or as the indices."""
+    shape = _EDGE, _EDGE, _SOURCE_CHANNELS
+    for repeated in ((0,), (1,), (0, 1)):
+        name = f"expanded{''.join(map(str, repeated))}"
+        own = [(1, *shape[1:]) if place in repeated else shape for place in range(2)]
+        read = [parts.input(f"{name}.table", own[0]), parts.integers(f"{name}.places", own[1])]
+        for place in repeated:
+            target = parts.numbers(f"{name}.shape{place}", shape)
+            read[place] = parts.node("Expand", f"{name}:{place}", [read[place], target])
+        result = parts.node("GatherElements", f"{name}:picked", read, axis=1)
+        parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
 def _signed_pair(parts: NetworkParts) -> None:

@@ -47,6 +47,8 @@ def is_paged(operator: KeyOperator) -> bool:
 
 
 def _run(operator: KeyOperator, layer: ParsedKey) -> int:
+    if operator.op in ("GatherElements", "ScatterElements"):
+        return 1
     read = operator.tensors[0].shape if operator.tensors else None
     if not read:
         return 0

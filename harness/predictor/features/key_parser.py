@@ -195,7 +195,8 @@ def _result(operator: KeyOperator) -> Tensor:
     constant too: weights that a caller may replace are transposed at each inference.
     """
     given = [tensor for tensor in operator.tensors if tensor.shape is not None]
-    first = next(iter((*operator.activations, *given)), Tensor("float32", None))
+    table = operator.tensors[:1] if operator.op == "Gather" else ()
+    first = next(iter((*table, *operator.activations, *given)), Tensor("float32", None))
     if operator.op == "DequantizeLinear" and operator.tensors and operator.tensors[0].constant:
         return operator.tensors[0]  # a weight, which the operator that reads it may read as integers
     shape = _result_shape(operator, first.shape)
@@ -204,7 +205,7 @@ def _result(operator: KeyOperator) -> Tensor:
     dtype = first.dtype
     if operator.op in _QUANTISING:
         dtype = next((tensor.dtype for tensor in operator.tensors[2:] if tensor.shape is not None), "uint8")
-    return Tensor(dtype, shape, constant=first.constant)
+    return Tensor(dtype, shape, constant=first.constant and not operator.activations)
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:

@@ -294,6 +294,14 @@ def test_every_layer_of_a_network_is_described(name: str) -> None:
     assert sum(layer.operator.startswith("mac/") for layer in layers) == products
 
 
+@pytest.mark.parametrize("table", ["c:float32[99,64]", "x1"])
+def test_a_product_of_picked_rows_has_their_shape(table: str) -> None:
+    """A product behind a Gather multiplies the rows of the table that are picked, not the indices."""
+    product = f"Gather({table},x0){{axis=0}}|MatMul(t0,c:float32[64,10]){{}}|->t1:float32[3,10]"
+    found = described(f"k1|x0:int64[3]|x1:float32[99,64]|{product}")
+    assert (code_of(found.operator), found.macs, found.weight_elements) == ("mac/product/weights", 1920, 640)
+
+
 @pytest.mark.parametrize(
     "before", ["Transpose(c:float32[10,64]?){perm=1,0}", "Reshape(c:float32[640]?,c:int64[2]=64,10){}"]
 )

@@ -94,6 +94,7 @@ def test_a_reduction_runs_over_axes_that_lie_together(shape: str, axes: str, run
         ("GatherND(x0,c:int64[5,2]){batch_dims=0}", 8),
         ("GatherND(x0,c:int64[9,1]){batch_dims=1}", 8),
         ("GatherElements(x0,c:int64[9,3,4]){axis=2}", 1),
+        ("Expand(x0,c:int64[3]=9,3,8){}|GatherElements(t0,c:int64[9,3,4]){axis=2}", 1),
     ],
 )
 def test_what_an_index_picks_lies_together(operator: str, run: int) -> None:

@@ -56,6 +56,12 @@ def expanded(view: View, shape: Sequence[int]) -> View:
     return replace(view, axes=tuple(axes))
 
 
+def unrepeated(view: View, kept: int) -> View:
+    """Return the view with one element along each axis that repeats, except axis `kept`."""
+    axes = enumerate(view.axes)
+    return replace(view, axes=tuple(ViewAxis(1) if own.base is None and at != kept else own for at, own in axes))
+
+
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
     """Return the elements in the same (row-major) order with a different shape; None if that is not a view.
 

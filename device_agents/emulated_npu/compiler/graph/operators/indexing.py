@@ -97,24 +97,29 @@ def _gather_along(build: Builder, source: View, second: View, axis: int, output:
 
 
 def _gather_elements(build: Builder, node: OnnxNode) -> None:
-    """Add a GatherElements: the table has single elements as rows."""
+    """Add a GatherElements: the table has single elements as rows, those that repeat along other axes once."""
     source, shape = build.view(node.inputs[0]), build.type(node.inputs[1]).shape
     axis = node.attribute("axis", 0) % len(source.axes)
     if len(shape) != len(source.axes) or any(
         own > size for place, (own, size) in enumerate(zip(shape, source.shape, strict=True)) if place != axis
     ):
         raise unsupported(node, f"Its indices of shape {list(shape)} do not fit a tensor of shape {list(source.shape)}")
-    axes = [(source.shape[axis], _strides(source.shape)[axis])]
-    second = _numbered(build, node, axes, _first_elements(source.shape, shape, axis))
-    first = build.reshape(source, (math.prod(source.shape),), f"{node.outputs[0]}.flat")
+    once = views.unrepeated(source, axis)
+    axes = [(source.shape[axis], _strides(once.shape)[axis])]
+    second = _numbered(build, node, axes, _first_elements(once.shape, shape, axis))
+    first = build.reshape(once, (math.prod(once.shape),), f"{node.outputs[0]}.flat")
     build.layer(Function.GATHER, [first, second], build.result())
 
 
 def _first_elements(source: Sequence[int], shape: Sequence[int], axis: int) -> Array:
-    """Return, for indices of a shape along an axis, the number of the source element at index 0."""
+    """Return, for indices of a shape along an axis, the number of the source element at index 0.
+
+    A source of size 1 repeats along its axis.
+    """
     grids = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
-    pairs = enumerate(zip(grids, _strides(source), strict=True))
-    return sum((grid * stride for place, (grid, stride) in pairs if place != axis), np.zeros(shape, np.int64))
+    own = enumerate(zip(grids, source, _strides(source), strict=True))
+    numbers = (grid * stride for place, (grid, size, stride) in own if place != axis and size > 1)
+    return sum(numbers, np.zeros(shape, np.int64))
 
 
 def gather_along_axis(build: Builder, source: View, indices: View, axis: int, output: View) -> None:

@@ -114,10 +114,9 @@ def _replaced(
     count, size = indices[axis], shape[axis]
     behind = [1] * (len(shape) - axis - 1)
     order = found.constant(np.arange(1, count + 1, dtype=np.float32).reshape((count, *behind)))
-    ranks = found.compute("Mul", [found.compute("Cast", [hit], {"to": TensorProto.FLOAT}), order])
-    around = (*indices[:axis], size, 1, *indices[axis + 1 :])
-    none = found.constant(np.full(around, 0.5, np.float32))
-    last = found.compute("ArgMax", [found.joined([none, ranks], axis + 1)], {"axis": axis + 1, "keepdims": 0})
+    ranks = found.compute("Where", [hit, order, found.constant(np.array(0.0, np.float32))])
+    highest = found.reshaped(found.reduced("ReduceMax", ranks, axis + 1), (*indices[:axis], size, *indices[axis + 1 :]))
+    last = found.compute("Cast", [highest], {"to": TensorProto.INT64})
     own = found.integers(np.arange(size).reshape((size, *behind)))
     behind_tensor = found.compute("Add", [last, found.integers(size - 1)])
     picked = found.compute("Where", [found.compute("Greater", [last, found.integers(0)]), behind_tensor, own])

@@ -1,5 +1,6 @@
 """Scattering to places that the network computes has ONNX Runtime's values."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,15 @@ def test_rows(shape: list[int], data: st.DataObject, reduction: str, kind: str, 
     places = np.stack([random.integers(-size, size, outer) for size in shape[:depth]], axis=-1)
     made = node("ScatterND", "x i u", "y", reduction=reduction)
     check(made, (shape, (*outer, *shape[depth:])), places, kind, constant)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_elements_of_an_expanded_table_are_picked_from_the_original(axis: int) -> None:
+    """A GatherElements behind an Expand copies no expanded table."""
+    fed = {"x": values((1, 4, 3)), "i": np.random.default_rng(0).integers(-3, 3, (50, 2, 3))}
+    nodes = [node("Expand", "x k", "e"), node("GatherElements", "e i", "y", axis=axis)]
+    graph = imported(model(nodes, fed, {"k": np.array([50, 4, 3])}, opset=18), fed)
+    assert not any(math.prod(value.shape) == 600 for value in graph.values.values())
 
 
 def test_too_many_pairs_are_refused() -> None:
