@@ -96,7 +96,8 @@ def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
 def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
     """A job is measured by the worker that offers its device; its samples are in our journal, under our number.
 
-    What its golden probe said of the device is known here, too. An observer of each sees when it was sent and has ended.
+    What its golden probe said of the device is known here, too. An observer of each sees when it was sent and when it
+    has ended.
     """
     seen: dict[str, list[Progress]] = {"left": [], "right": []}
     watched = engine(rig, observer=lambda request: seen[request.device].append)
