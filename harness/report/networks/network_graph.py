@@ -136,7 +136,7 @@ def _draw(
         "text": [bar.text for bar in bars],
     }
     look: dict[str, Any] = {"x": "x", "y": "y", "width": 0.8, "height": 0.5}
-    look["line_color"] = TEXT if max(columns["x"]) < _MOST_OUTLINED else None
+    look["line_color"] = TEXT if max(x for x, _ in places) < _MOST_OUTLINED else None
     if bars[0].latency_s is None:
         look |= {"fill_color": WARNING, "fill_alpha": 0.3}
     else:
