@@ -50,6 +50,8 @@ succeed later without any change.
 
 from __future__ import annotations
 
+import itertools
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -111,6 +113,19 @@ class HarnessError(Exception):
 
     def __str__(self) -> str:
         return sentences(self.what, self.why, advice(self, "dims={}".format))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows: the caller's line instead of those of harness, unless it is a bug."""
+        if self.exit_code == 1:
+            raise NotImplementedError  # the notebook then shows all lines
+        frames = traceback.walk_tb(self.__traceback__)
+        callers = itertools.takewhile(
+            lambda one: str(one[0].f_globals.get("__name__")).split(".")[0] != __package__, frames
+        )
+        *_, (_, line) = [(None, 1), *callers]
+        parts = (("  why: ", self.why), ("  next: ", advice(self, "dims={}".format)))
+        what = f"{type(self).__name__} in line {line}: {self.what}"
+        return [what, *(label + text for label, text in parts if text)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
-from harness.text import milliseconds, printable
+from harness.text import counted, milliseconds, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -26,18 +26,24 @@ _COLOURS = {True: "#0072b2", False: "#e69f00"}
 
 @dataclass(frozen=True)
 class LatencyBar:
-    """A latency to draw, with its 95 % interval where it has one; `is_measured` selects the colour."""
+    """A latency to draw, with its 95 % interval where it has one; `is_measured` selects the colour.
+
+    It is the latency of a network without so many layers as it `lacks`, because theirs are unknown.
+    """
 
     name: str
     latency_s: float
     interval_s: tuple[float, float] | None = None
     is_measured: bool = True
+    lacks: int = 0
 
     @property
     def value(self) -> str:
         """The latency in milliseconds, with the ends of its interval."""
         if self.interval_s is None:
-            return f"{milliseconds(self.latency_s)} ms"
+            return f"{milliseconds(self.latency_s)} ms" + (
+                f" without {counted(self.lacks, 'layer')}" if self.lacks else ""
+            )
         low_s, high_s = self.interval_s
         return f"{milliseconds(self.latency_s)} ms [{milliseconds(low_s)}, {milliseconds(high_s)}]"
 

@@ -98,10 +98,12 @@ def check_settings(
     *,
     prefix: str = "",
     known: Callable[[Keys], Sequence[str]] = lambda _: (),
+    examples: Mapping[str, str] | None = None,
 ) -> Checked:
     """Return what `build` makes of a file's content; raise ConfigurationError for the first problem that it validates.
 
     `prefix` is the key of the table that the content is. `known` returns the names that are valid at some keys.
+    `examples` has the advice for keys that are missing.
     """
     from pydantic import ValidationError
 
@@ -109,6 +111,7 @@ def check_settings(
         return build(content)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
+    found.sort(key=lambda one: one["type"] == "missing")  # a misspelt key is also missing
     problems = [(_keys_of(one, content), one) for one in found]
     first = problems[0][0]
     alternatives = [one for one in problems if one[0][: len(first)] == first]
@@ -121,7 +124,7 @@ def check_settings(
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
         raise invalid_key(path, key, "has too few elements", "Add the others")
     if problem["type"] == "missing":
-        raise invalid_key(path, key, "is missing", "Add it")
+        raise invalid_key(path, key, "is missing", (examples or {}).get(key, "Add it"))
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("a valid tuple", "an array").replace("Tuple should", "The array should")
     raise invalid_key(path, key, message if message.startswith(("is ", "must ")) else f"is wrong: {message}")

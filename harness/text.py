@@ -111,8 +111,15 @@ def count_of(number: float) -> str:
 
 
 def sentences(*texts: str) -> str:
-    """Return texts as sentences, without empty ones and without the last full stop."""
-    return ". ".join(text.rstrip(".") for text in texts if text)
+    """Return texts as sentences, without empty ones and without the last full stop.
+
+    A text that begins with a small letter goes on after a colon.
+    """
+    said = ""
+    for text in filter(None, texts):
+        joint = ": " if text[0].islower() else " " if said.endswith("?") else ". "
+        said += (joint if said else "") + text.rstrip(".")
+    return said
 
 
 def first_names(names: Iterable[str], most: int) -> str:

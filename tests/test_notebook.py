@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from harness import estimate, open_lut
+from harness.errors import HarnessError
 from harness.notebook import MOST_ROWS, BarPlot, LatencyBar, frame, html_table
 
 NAMES = st.text(min_size=1, max_size=60)
@@ -42,6 +44,32 @@ def test_a_plot_is_saved_and_shown_alike(tmp_path: Path) -> None:
     plot.save(str(tmp_path / "plot.svg"))
     assert (tmp_path / "plot.svg").read_text() == plot._repr_html_()
     assert "2.000 ms [1.000, 3.000]" in plot._repr_html_()
+
+
+def test_a_latency_without_some_layers_says_so() -> None:
+    """The bar of a network with unknown layers names their number; it is not shown as the network's latency."""
+    assert LatencyBar("net", 2e-3, lacks=3).value == "2.000 ms without 3 layers"
+    assert "without 1 layer<" in BarPlot("latency", (LatencyBar("net", 2e-3, lacks=1),)).to_svg()
+
+
+def test_a_notebook_shows_an_error_without_the_lines_of_harness(tmp_path: Path) -> None:
+    """What, why and next step stand behind the line of the caller; a bug keeps its traceback."""
+    with pytest.raises(HarnessError) as raised:
+        estimate(tmp_path / "absent.onnx", device="npu01")
+    line, *others = raised.value._render_traceback_()
+    assert re.match(r"InvalidNetwork in line \d+: .*absent.onnx cannot be read", line)
+    assert [one.split(":")[0].strip() for one in others] == ["why", "next"]
+    with pytest.raises(NotImplementedError):
+        HarnessError("a bug")._render_traceback_()
+
+
+def test_results_are_short_as_text() -> None:
+    """A list of estimates and a table are a line for each network or table in an interpreter, however many layers."""
+    table = open_lut("npu01")
+    assert repr(table) == f"<table {table.name}: {len(table.entries)} entries, method joint, clock device>"
+    (found,) = estimates = estimate("builtin:squeezenet", device="npu01", lut=table)
+    assert re.fullmatch(r"<squeezenet: [\d.]+ ms, \[[\d.]+, [\d.]+\], 31/31 layers measured>", repr(found))
+    assert len(repr(estimates)) < 100
 
 
 def test_a_frame_without_rows_has_its_columns() -> None:

@@ -299,14 +299,15 @@ def _step_to_cover(
     """
     from harness.network.learnt_weights import is_quantised
 
-    command = f"harness profile --device {table.device}{reading.variant.options()}"
+    profile = f"harness profile --device {table.device}{reading.variant.options()}"
     if all(layer.key in refused for network in estimates for layer in network.unknown):
         return sentences(covering, "Use another device, or give --allow-partial for the latency of the other layers")
-    step = f"{'Or run' if covering else 'Run'} `{command}` on them and build the table again, or give --allow-partial"
+    measure = f"measure the network with `{profile} MODEL.onnx` and build the table again"
+    step = f"{'Or m' if covering else 'M'}{measure[1:]}, or give --allow-partial"
     if table.is_imported:
         step = f"{'Or import' if covering else 'Import'} a file that also has these layers, or give --allow-partial"
     elif any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
-        step = f"{step}. `{command} --space builtin:int8` measures quantised layers of many shapes"
+        step = f"{step}. `{profile} --space builtin:int8` measures quantised layers of many shapes"
     return sentences(covering, step)
 
 

@@ -73,6 +73,12 @@ class NetworkEstimate:
         title = f"{self.name}: {len(longest)} of {len(self.layers)} layers, by latency"
         return BarPlot(title, tuple(map(_bar, longest)))
 
+    def __repr__(self) -> str:
+        latency = f"{_ms(self.latency_s)} ms, " if self.interval_s else ""
+        return (
+            f"<{self.name}: {latency}{_interval(self)}, {self.coverage['measured']}/{len(self.layers)} layers measured>"
+        )
+
     def _repr_html_(self) -> str:
         rows = [
             (layer.name, layer.op, _us(layer.latency_s), _us(layer.stderr_s, Z_95), layer.source)
@@ -105,7 +111,10 @@ class NetworkEstimates(tuple[NetworkEstimate, ...]):
 
     def plot(self) -> BarPlot:
         """Return a plot of the latency of each network and its interval."""
-        bars = (LatencyBar(one.name, one.covered_latency_s, one.interval_s, not one.unknown) for one in self)
+        bars = (
+            LatencyBar(one.name, one.covered_latency_s, one.interval_s, not one.unknown, len(one.unknown))
+            for one in self
+        )
         return BarPlot("Estimated latency with 95 % intervals", tuple(bars))
 
     def _repr_html_(self) -> str:

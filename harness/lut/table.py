@@ -149,6 +149,9 @@ class Lut:
         columns = (*common, *(each.name for each in fields(Entry)))
         return frame([{**common, **asdict(entry)} for entry in self.entries], columns)
 
+    def __repr__(self) -> str:
+        return f"<table {self.name}: {len(self.entries)} entries, method {self.method}, clock {self.clock}>"
+
     def _repr_html_(self) -> str:
         facts = (("method", self.method), ("clock", self.clock), ("entries", f"{len(self.entries)}"))
         return html_table(self.name, ("table", ""), (*facts, ("created", self.created), ("machine", self.machine)))

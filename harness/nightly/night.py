@@ -48,13 +48,13 @@ def engine_of(
 ) -> Engine:
     """Return the engine that runs the plan's jobs: threads of this process, or the workers of a Dask scheduler.
 
-    `observer` returns the observer of each job that runs in a thread; workers report no progress.
+    `observer` returns the observer of each job; that of a job on a worker learns only its beginning and its end.
     """
     if plan.scheduler is None:
         return LocalEngine(workspace, observer=observer)
     from harness.fleet.cluster.dask_engine import DaskEngine  # the extra `cluster`
 
-    return DaskEngine(plan.scheduler, workspace, tls=plan.tls)
+    return DaskEngine(plan.scheduler, workspace, tls=plan.tls, observer=observer)
 
 
 def run_night(

@@ -17,8 +17,13 @@ from harness.settings import SLOWDOWN_THRESHOLD, check_settings, read_toml
 from harness.strict_model import StrictModel
 from harness.text import duration_s, safe_name
 
+_EXAMPLES = {
+    "nightly": 'Add a table [nightly] with devices = ["npu01"]; see docs/nightly.md',
+    "set": 'Add a table [[set]] with name = "vision" and networks = ["builtin:squeezenet"]; see docs/nightly.md',
+}
 _HOW_TO_WRITE = (
-    'Write one: [nightly] with devices = ["NAME"], then [[set]] with a name and networks; see docs/nightly.md'
+    'Write one: [nightly] with devices = ["npu01"], then [[set]] with name = "vision" and '
+    'networks = ["builtin:squeezenet"]; see docs/nightly.md'
 )
 _SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,4})?)\s*%\Z")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -118,7 +123,7 @@ def read_plan_file(path: Path) -> PlanFile:
     if not path.exists():
         raise ConfigurationError(f"There is no plan {path}", next_step=_HOW_TO_WRITE)
     content = read_toml(path)
-    return check_settings(PlanFile.model_validate, content, path, known=_known_keys)
+    return check_settings(PlanFile.model_validate, content, path, known=_known_keys, examples=_EXAMPLES)
 
 
 def _known_keys(keys: tuple[str | int, ...]) -> tuple[str, ...]:

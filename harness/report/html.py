@@ -172,14 +172,10 @@ def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> t
     models = (f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
     words = (" ".join(dict.fromkeys(models)) or "MODEL.onnx") + dims
     here = f"--device {device}{Variant.of(table.fingerprint).options()}"
-    last = f"validate {words} {here}" if validated else f"estimate {words}"
-    if table.is_imported:
-        return (f"harness estimate {words} --lut lut/{device}/{folder} --html report.html",)
-    return (
-        f"harness profile {words} {here}",
-        f"harness lut build {here} --method {table.method}",
-        f"harness {last} --lut lut/{device}/{folder} --html report.html",
-    )
+    chosen = f" --lut {device}/{folder}" if table.is_imported or table.is_comparison else ""
+    last = f"harness {'validate' if validated else 'estimate'} {words} {here}{chosen} --html report.html"
+    build = f"harness lut build {here} --method {table.method}"
+    return (last,) if table.is_imported else (f"harness profile {words} {here}", build, last)
 
 
 def _resource(name: str) -> str:

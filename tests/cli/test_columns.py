@@ -13,10 +13,10 @@ _NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_s
 def test_names_are_cut_in_the_middle_and_numbers_stay_whole() -> None:
     """A table that is too wide keeps the two ends of a name, and every digit of a number."""
     rows = [("stage1.block2.conv3.weight.quantised", "1,234.5", "[0.3031, 0.3036]", "9.923e-10")]
-    lines = lay_out(("layer", "latency µs", "95 % interval", "a"), rows, 1, width=50)
+    lines = lay_out(("layer", "latency µs", "95 % interval", "a"), rows, 1, width=57)
     assert lines[-1].endswith("1,234.5  [0.3031, 0.3036]  9.923e-10")
     assert lines[-1].startswith("stage1") and "…" in lines[-1]
-    assert all(len(line) <= 50 for line in lines)
+    assert all(len(line) <= 57 for line in lines)
     mixed = ["[1.21e+05, 4.244e+05]", "0.9886 ns/byte", "Слой." * 9]
     lines = lay_out(("parameter", "interval"), [("start_up_of_layers", one) for one in mixed], 1, width=34)
     assert [line.split("  ")[-1].strip() for line in lines[1:3]] == mixed[:2]
@@ -110,6 +110,19 @@ def test_a_folded_line_fits_and_keeps_its_words(parts: list[str]) -> None:
     assert " ".join(lines).split() == " ".join(parts).split()
     assert all(cell_len(line) <= 30 or len(line.split()) == 1 for line in lines)
     assert all(any(part in line for line in lines) for part in parts if cell_len(part) <= 30)
+
+
+def test_columns_go_below_before_words_are_cut_to_bits() -> None:
+    """The first column keeps a third of the width; words beside it and words of heads keep twelve columns."""
+    names = ["features.3.depthwise", "block.4.project"]
+    rows = [
+        (name, "Conv+BatchNormalization+Clip", "4f785adafdd1a997", "1,234.5", "14.8%", "89.1 MiB") for name in names
+    ]
+    lines = lay_out(("layer", "operators", "key", "latency µs", "share", "moved"), rows, 3, width=60)
+    assert max(map(len, lines)) <= 60
+    assert all(sum(line.startswith(name) for line in lines) == 2 for name in names)
+    words = " ".join(lines).split()
+    assert "operators" in words and all(len(word) >= 12 for word in words if "…" in word)
 
 
 def test_names_that_differ_are_shown_different() -> None:

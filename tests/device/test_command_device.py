@@ -135,7 +135,7 @@ def test_an_estimate_does_not_advise_to_measure_what_the_device_refused(bench: B
     bench.build(DEVICE)
     harness = Harness(bench.root, tmp_path / "leases", tmp_path)
     call = ("estimate", large, "--device", DEVICE)
-    assert f"Run `harness profile --device {DEVICE}`" in harness(*call).stderr
+    assert f"with `harness profile --device {DEVICE} MODEL.onnx`" in harness(*call).stderr
     bench.profile(large, device=DEVICE, connect=open_session, policy=RepeatPolicy(runs=3))
     bench.build(DEVICE)
     found = harness(*call)

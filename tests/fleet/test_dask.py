@@ -33,6 +33,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.journal.merge import SECOND, merge
 from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import DONE, Progress
 from harness.measure.request import ProfileRequest
 from harness.version import VERSION
 from harness.workspace import Workspace
@@ -95,9 +96,13 @@ def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
 def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
     """A job is measured by the worker that offers its device; its samples are in our journal, under our number.
 
-    What its golden probe said of the device is known here, too.
+    What its golden probe said of the device is known here, too. An observer of each sees when it was sent and when it
+    has ended.
     """
-    first, second = run(engine(rig), job(rig, "a/left"), job(rig, "a/right", "right"))
+    seen: dict[str, list[Progress]] = {"left": [], "right": []}
+    watched = engine(rig, observer=lambda request: seen[request.device].append)
+    first, second = run(watched, job(rig, "a/left"), job(rig, "a/right", "right"))
+    assert all(rig.scheduler in sent.stage and end == DONE for sent, end in seen.values())
     assert {first.request.name, second.request.name} == {"a/left", "a/right"}
     for outcome in (first, second):
         assert outcome.failure is None

@@ -15,6 +15,7 @@ from report_inputs import make_estimate, make_table, make_validation
 
 from harness import files
 from harness.errors import ConfigurationError
+from harness.lut.table import IMPORT
 from harness.report.figures import base_figure, figure_json, tick
 from harness.report.html import ReportSource, render, write_report
 
@@ -177,14 +178,16 @@ def test_nodes_that_cost_nothing_are_grouped_by_reason() -> None:
 
 
 def test_commands_hold_no_name_that_a_shell_misreads() -> None:
-    """Only plain names appear in the commands; the others are replaced."""
+    """Only plain names appear in the commands; the others are replaced. The last one uses the table that was built."""
     estimates = [make_estimate(name) for name in ("plain.onnx", "a; rm -rf ~", "$(x)", "--lut=/", "resnet50")]
     page = render(make_table(), estimates)
     code = re.search(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
     assert code
     first, _, last = code[1].splitlines()
     assert first == "harness profile plain.onnx MODEL.onnx builtin:resnet50 --device board"
-    assert last.endswith("--lut lut/board/2026-01-02-0a1b2c3d --html report.html")
+    assert last == "harness estimate plain.onnx MODEL.onnx builtin:resnet50 --device board --html report.html"
+    imported = render(replace(make_table(), method=IMPORT), estimates[:1])
+    assert "harness estimate plain.onnx --device board --lut board/2026-01-02-0a1b2c3d --html report.html" in imported
 
 
 def test_commands_repeat_dimensions_batch_and_threads() -> None:

@@ -1,11 +1,13 @@
 """Blocks of layers by their names, and the layout of their graph."""
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
-from harness.report.networks.network_graph import MOST_LAYERS, connections, graph_layout, is_drawable
+from harness.report.networks.layer_figures import LayerBar
+from harness.report.networks.network_graph import MOST_LAYERS, connections, graph_figure, graph_layout, is_drawable
 from harness.report.networks.network_section import blocks_of
 
 NAMES = st.lists(st.from_regex(r"(/?[a-c]{1,2}[./]){0,4}[a-c]{1,2}", fullmatch=True), unique=True, max_size=60)
@@ -63,6 +65,14 @@ def test_readers_of_a_real_network_are_connected() -> None:
     readers = [end for _, end in edges]
     assert set(readers) == set(range(1, len(layers)))
     assert max(readers.count(at) for at in range(len(layers))) == 2
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_outlines_do_not_hide_the_colours_of_a_long_network(count: int) -> None:
+    """Layers have outlines only where these are far thinner than the layers."""
+    bars = [LayerBar(f"conv{at}", "", 1e-6) for at in range(count)]
+    drawn = graph_figure(bars, [(at - 1, at) for at in range(1, count)])
+    assert ('"line_color":{"type":"value","value":null}' in drawn) == (count == 300)
 
 
 def test_networks_that_take_long_to_lay_out_have_no_graph() -> None:

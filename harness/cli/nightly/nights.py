@@ -87,7 +87,7 @@ def run(
         _show_forecast(found, workspace, which, json)
         return
     with show_jobs(LINE_EVERY_S) as begin, _stop_on_signal() as stop:
-        jobs = engine_of(found, workspace, lambda job: begin(*_label_of(job)))
+        jobs = engine_of(found, workspace, lambda job: begin(*_label_of(job, found.scheduler)))
         report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
     written = _write(report, workspace, files.markdown, files.junit)
     if files.html is not None:
@@ -119,12 +119,13 @@ def _show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: boo
         print_report([forecast_table(jobs, night)])
 
 
-def _label_of(job: ProfileRequest) -> tuple[str, str]:
-    """Return a job's label, and the command by which its runs of earlier nights are found: networks and device."""
+def _label_of(job: ProfileRequest, scheduler: str | None) -> tuple[str, str]:
+    """Return a job's label, and the command by which its runs of earlier nights are found."""
     from harness.nightly.due_jobs import JobName
 
     name, models = JobName.parse(job.name), " ".join(map(str, job.models))
-    return f"{job.device}, {name.set}" if name else job.name, f"nightly {job.device} {models}"
+    label = f"{job.device}, {name.set}" if name else job.name
+    return label, " ".join(filter(None, ("nightly", job.device, models, scheduler)))
 
 
 def _end_with_verdict(report: NightReport, written: Path) -> None:

@@ -1,9 +1,9 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
 On a terminal, heads are stacked and sentences are folded at words; if that does not suffice, names are cut in the
-middle, where they differ least. Names of the first column that differ are shown different. Numbers are neither cut nor
-folded: a number without its end is a different number. Columns that do not fit are printed below the others, after the
-first column.
+middle, where they differ least. The first column keeps a third of the width, and its names that differ are shown
+different. Numbers are neither cut nor folded: a number without its end is a different number. Columns that do not fit
+are printed below the others, after the first column.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 _GAP = 2
 _LEAST_TEXT = 8
+_LEAST_WORD = 12
 _NUMERIC = re.compile(
     r"(?=.{0,8}\Z|\W{0,3}\d.{0,30}\Z)(?!.*\d/\d)"
     r"(?:[\W\d_]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-zµ]{1,4}|(?<=[0-9] )[a-zµ]+/[a-z]+)?\Z"
@@ -55,18 +56,19 @@ class _Column:
         """Whether a cell is folded, and not cut, where the column is narrow."""
         return any(len(one.split()) >= _SENTENCE_WORDS for one in self.cells)
 
-    @property
-    def least(self) -> int:
-        """The width below which the column cannot be shown."""
+    def least(self, room: int) -> int:
+        """Return the width below which the column cannot be shown in a table of this width."""
         if not self.is_text:
             return self.width
         words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
         numbers = [_cell_len(one) for one in self.cells if _NUMERIC.match(one)]
-        least = max((_LEAST_TEXT, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words)))
+        few = room // 3 if self.is_name else min(room // 5, _LEAST_WORD)
+        words += self.head.split()
+        least = max((_LEAST_TEXT, few, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words)))
         names = set(self.cells) if self.is_name else set()
         while least < self.width and len({middle_cut(one, least) for one in names}) < len(names):
             least += 1
-        return min(self.width, least)
+        return min(max(self.width, *(_cell_len(word) for word in ("", *self.head.split()))), least)
 
 
 def lay_out(
@@ -92,7 +94,7 @@ def lay_out(
         return [_line([[one] for one in row], columns, widths, 0) for row in (header, *rows)]
     heads = [_head_lines(one.head, one) for one in columns]
     widths = [max(one.width, *(_cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
-    _shrink(widths, columns, width - _GAP * (len(widths) - 1))
+    _shrink(widths, columns, [one.least(width) for one in columns], width - _GAP * (len(widths) - 1))
     beside = sum(end <= width for end in itertools.accumulate(widths, lambda end, one: end + _GAP + one))
     if 1 < beside < len(columns):
         upper, lower = range(beside), (0, *range(beside, len(columns)))
@@ -108,7 +110,10 @@ def lay_out(
                 width=width,
             )
         ]
-    heads = [[middle_cut(line, size) for line in head] for head, size in zip(heads, widths, strict=True)]
+    heads = [
+        [middle_cut(line, size) for line in _folded(_WORDS.findall(head), size)]
+        for head, size in zip(header, widths, strict=True)
+    ]
     tall = max(map(len, heads))
     heads = [[""] * (tall - len(head)) + head for head in heads]
     lines = list(_lines(heads, columns, widths))
@@ -152,10 +157,10 @@ def _head_lines(head: str, column: _Column) -> list[str]:
     return _folded(words, max(longest, column.width)) or [""]
 
 
-def _shrink(widths: list[int], columns: Sequence[_Column], room: int) -> None:
+def _shrink(widths: list[int], columns: Sequence[_Column], least: Sequence[int], room: int) -> None:
     """Narrow the widest sentences, then the widest text, until all columns fit, or no text can be narrower."""
     while sum(widths) > room:
-        wide = [at for at, one in enumerate(columns) if one.is_text and widths[at] > one.least]
+        wide = [at for at, one in enumerate(columns) if one.is_text and widths[at] > least[at]]
         if not wide:
             return
         wide = [at for at in wide if columns[at].has_sentences] or wide

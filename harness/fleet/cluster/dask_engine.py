@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from harness.fleet.watch_campaign import watches
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.merge import held_out, merge
 from harness.measure.journal.transfer import extract
+from harness.measure.progress import DONE, FAILED, Observer, begin, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.text import printable
 from harness.workspace import Workspace
@@ -55,6 +56,7 @@ class DaskEngine:
     """Runs requests on the workers of the Dask scheduler at an address like tcp://HOST:8786.
 
     A request whose device no worker offers fails after `absent_s`; `connect_s` bounds the scheduler's time to answer.
+    `observer` returns the observer of each request, which learns when it is sent and when it has ended.
     """
 
     scheduler: str
@@ -63,6 +65,7 @@ class DaskEngine:
     tls: TlsFiles | None = None
     absent_s: float = 120.0
     connect_s: float = 15.0
+    observer: Callable[[ProfileRequest], Observer] = lambda _: ignore
 
     def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
         """Yield the outcome of each request as it ends; equal requests without a name get equal names.
@@ -109,6 +112,7 @@ class _Task:
     sent: DetachedRequest
     payload: Mapping[str, Any]
     future: Any
+    observe: Observer
     interruptions: int = 0
     refusals: int = 0
     absent_since_s: float | None = None
@@ -157,7 +161,10 @@ class _Run:
         except HarnessError as error:
             yield ProfileOutcome.failed(request, error)
             return
-        self._tasks[named.name] = _Task(request, named, sent, payload, self._submit(named, payload, named.name))
+        observe = self.engine.observer(request)
+        begin(observe, f"measured by a worker of {self.engine.scheduler}")
+        future = self._submit(named, payload, named.name)
+        self._tasks[named.name] = _Task(request, named, sent, payload, future, observe)
 
     def _job(self, named: ProfileRequest) -> WorkerJob:
         """The request together with the parts of our journal that the worker may not have."""
@@ -220,7 +227,7 @@ class _Run:
             what = f"The worker that offers {task.request.device} was stopped repeatedly"
             why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
             outcome = replace(outcome, failure=Failure.of(EngineError(what, why=why, next_step=_RESUME)))
-        del self._tasks[task.named.name]
+        self._tasks.pop(task.named.name).observe(DONE if outcome.failure is None else FAILED)
         if outcome.gives_up_device:
             self._given_up[task.request.device] = outcome
         yield outcome
@@ -264,7 +271,7 @@ class _Run:
             if task.absent_since_s is None:
                 task.absent_since_s = now_s
             if now_s - task.absent_since_s >= self.engine.absent_s:
-                del self._tasks[name]
+                self._tasks.pop(name).observe(FAILED)
                 task.future.cancel()
                 known = ", ".join(sorted(one.removeprefix(resource_of("")) for one in offered)[:20])
                 what = f"No worker has offered {task.request.device} for {self.engine.absent_s:g} s"

@@ -1,6 +1,7 @@
 """Read ONNX files: limit their size, confine external data, check, inline functions. Nothing is executed here."""
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,8 @@ _OTHER_FILES = {
     b"PK\x03\x04": ("It is a zip archive, such as a model that PyTorch saved", "Unpack it, or export it as ONNX"),
 }
 """Why files that start with these bytes are not ONNX, and the next step."""
+_ABSENT = re.compile(r"input (?P<tensor>'.*') of node: (?:name: (?P<node>.*) )?OpType: (?P<op>.*) is not output of any")
+"""What the ONNX checker says of a node that reads an unknown tensor, or of a cycle."""
 _REAL_TYPES = frozenset({1, 10, 11})
 """ONNX's numbers of float32, float16 and float64."""
 
@@ -131,8 +134,12 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
         with checkable(model, all_nodes(model.graph.node)):
             onnx.checker.check_model(without_weights(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split()) or "the ONNX checker rejects it"
-        raise InvalidNetwork(what, why=why[:300]) from error
+        why, step = " ".join(str(error).split()) or "the ONNX checker rejects it", ""
+        if absent := _ABSENT.search(why):
+            node, op = absent["node"] or "without a name", absent["op"]
+            why = f"Node {node} ({op}) reads {absent['tensor']}, which is no input, no weight and no earlier result"
+            step = "Export it again, with all its weights and without a circle"
+        raise InvalidNetwork(what, why=why[:300], next_step=step) from error
     return ModelFile(name, model, sha256 or hashlib.sha256(content).hexdigest(), len(content))
 
 

@@ -28,6 +28,8 @@ MOST_RANKS limits the sum of the ranks that each edge crosses, because the layou
 is large where layers read all layers before them.
 """
 _PIXELS_A_ROW = 34
+_MOST_OUTLINED = 100
+"""Layers in a row whose outlines leave room for their colours."""
 
 
 class _Path:
@@ -133,7 +135,8 @@ def _draw(
         "name": [f"{at + 1}: {bar.name}" for at, bar in zip(numbers, bars, strict=True)],
         "text": [bar.text for bar in bars],
     }
-    look: dict[str, Any] = {"x": "x", "y": "y", "width": 0.8, "height": 0.5, "line_color": TEXT}
+    look: dict[str, Any] = {"x": "x", "y": "y", "width": 0.8, "height": 0.5}
+    look["line_color"] = TEXT if max(x for x, _ in places) < _MOST_OUTLINED else None
     if bars[0].latency_s is None:
         look |= {"fill_color": WARNING, "fill_alpha": 0.3}
     else:
