@@ -22,7 +22,7 @@ _ALONE = 2.0
 """The time of a tap at the edge of a map, where pixels are processed one at a time, over one in its middle."""
 WIDTHS = (32, 64, 128, 256)
 _RUN = 64.0
-"""A jump in memory takes as long as this many elements."""
+"""Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 _VECTOR_BYTES = 64
 Tile = tuple[Size, Size, Size]
