@@ -160,19 +160,18 @@ def is_time(text: str) -> bool:
 
 def duration_s(text: str) -> float:
     """Return the seconds of `90`, `90s`, `10m`, `2h` or `7d`; raise ValueError for other text."""
-    found = _DURATION.match(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 0 < seconds < _LONGEST_S:
-        raise ValueError('is not a duration; write "90s", "10m", "2h" or "7d"')
-    return seconds
+    return _seconds(_DURATION.match(text.strip()), _SECONDS, 'is not a duration; write "90s", "10m", "2h" or "7d"')
 
 
 def latency_s(text: str) -> float:
     """Return the seconds of a latency such as `5ms`, `300us` or `0.01s`; raise ValueError for other text."""
-    found = _LATENCY.match(text.strip())
-    seconds = float(found[1]) * _LATENCY_UNITS[found[2]] if found else 0.0
+    return _seconds(_LATENCY.match(text.strip()), _LATENCY_UNITS, 'is not a latency; write "5ms", "300us" or "0.01s"')
+
+
+def _seconds(found: re.Match[str] | None, units: Mapping[str, float], problem: str) -> float:
+    seconds = float(found[1]) * units[found[2]] if found else 0.0
     if not 0 < seconds < _LONGEST_S:
-        raise ValueError('is not a latency; write "5ms", "300us" or "0.01s"')
+        raise ValueError(problem)
     return seconds
 
 

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from benchmarks.reliability.page import (
     golden_section,
     kills_section,
     nights_section,
+    outcomes_of,
 )
 
 SEED = 1
@@ -49,18 +49,13 @@ def measured_golden(run: Run) -> list[Golden]:
 def measured_faults(run: Run) -> dict[str, Any]:
     """Run the tests of faults. Each adds its row; tests that cannot inject their fault here give the reason."""
     rows, report = run.root / "faults.jsonl", run.root / "faults.xml"
+    rows.unlink(missing_ok=True)  # the tests append to it
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     command += [str(FAULTS / ("test_device_faults.py" if run.quick else "")), f"--junitxml={report.absolute()}"]
     environment = {**os.environ, "HARNESS_FAULT_TABLE": str(rows.absolute()), "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=sys.stderr)
-    cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - pytest has just written it
     lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
-    return {
-        "rows": [json.loads(line) for line in lines],
-        "tests": len(cases),
-        "failed": [str(case.get("name")) for case in cases if case.find("failure") or case.find("error")],
-        "skipped": [[str(case.get("name")), str(one.get("message"))] for case in cases for one in case.iter("skipped")],
-    }
+    return {"rows": [json.loads(line) for line in lines], **outcomes_of(report)}
 
 
 def measured_fuzzing(run: Run) -> dict[str, Any]:

@@ -70,8 +70,8 @@ def control(folder: Path, devices: int, campaigns: int) -> dict[str, Any]:
         for round in range(campaigns)
         for number in range(devices)
     ]
-    before, children_before_s = _progress(0, time.monotonic(), 0.0), _children_cpu_s()
-    started_s, own_before_s = time.monotonic(), _own_cpu_s()
+    before, children_before_s = _progress(0, time.monotonic(), 0.0), _cpu_s(resource.RUSAGE_CHILDREN)
+    started_s, own_before_s = time.monotonic(), _cpu_s()
     failures: Counter[str] = Counter()
     outcomes = retried = golden = 0
     parts = []
@@ -96,7 +96,7 @@ def control(folder: Path, devices: int, campaigns: int) -> dict[str, Any]:
         "golden_checked": golden,
         "seconds": after["seconds"],
         "cpu_s": after["cpu_s"],
-        "children_cpu_s": round(_children_cpu_s() - children_before_s, 1),
+        "children_cpu_s": round(_cpu_s(resource.RUSAGE_CHILDREN) - children_before_s, 1),
         "rss_before_mb": before["rss_mb"],
         "rss_peak_mb": _status_mb("VmHWM"),
         "files_before": before["files"],
@@ -191,20 +191,15 @@ def _progress(jobs: int, started_s: float, cpu_before_s: float) -> dict[str, Any
     return {
         "jobs": jobs,
         "seconds": round(time.monotonic() - started_s, 1),
-        "cpu_s": round(_own_cpu_s() - cpu_before_s, 1),
+        "cpu_s": round(_cpu_s() - cpu_before_s, 1),
         "rss_mb": _status_mb("VmRSS"),
         "files": _files(),
         "threads": _threads(),
     }
 
 
-def _own_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+def _cpu_s(who: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
 
 

@@ -2,7 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from benchmarks.generated_page import NO_TARGET, NOT_MEASURED, ROOT, PartsPage, Reached, Section, percent, table
 from benchmarks.reliability.golden import Golden
@@ -154,19 +156,31 @@ def _victim_targets(name: str, one: Any) -> list[Reached]:
     ]
 
 
+def outcomes_of(report: Path) -> dict[str, Any]:
+    """Return how many tests a report in JUnit's format has, those that failed, and the others that were skipped."""
+    cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - pytest has just written it
+    found = [(str(case.get("name")), {one.tag: str(one.get("message")) for one in case}) for case in cases]
+    return {
+        "tests": len(found),
+        "failed": [name for name, parts in found if not parts.keys().isdisjoint(("failure", "error"))],
+        "skipped": [(name, parts["skipped"]) for name, parts in found if "skipped" in parts],
+    }
+
+
 def faults_section(found: Any) -> Section:
     """Return the faults by the error that they led to."""
     by_error: dict[str, list[str]] = {}
     rows = sorted(found["rows"], key=lambda one: str(one["fault"]))
-    usual_s = statistics.mode([one["bound_s"] for one in rows])
-    for one in rows:
-        by_error.setdefault(one["error"], []).append(f"{one['fault']} ({_until_free(one, usual_s)})")
-    kept = [one["kept"] for one in rows]
-    text = (
-        f"{len(rows)} faults, each after {min(kept)} to {max(kept)} samples were committed. Leases last {usual_s:g} s"
-        " where no other length is given. By error class:\n\n"
-    )
-    text += "\n".join(f"- {error}: {'; '.join(faults)}" for error, faults in sorted(by_error.items()))
+    text = f"{len(rows)} faults"
+    if rows:
+        usual_s, kept = statistics.mode([one["bound_s"] for one in rows]), [one["kept"] for one in rows]
+        for one in rows:
+            by_error.setdefault(one["error"], []).append(f"{one['fault']} ({_until_free(one, usual_s)})")
+        text += (
+            f", each after {min(kept)} to {max(kept)} samples were committed. Leases last {usual_s:g} s where no other"
+            " length is given. By error class:\n\n"
+        )
+        text += "\n".join(f"- {error}: {'; '.join(faults)}" for error, faults in sorted(by_error.items()))
     bad = [one for one in rows if one["lost"] or one["doubled"] or not one["resumed"]]
     lists = {
         "Samples lost or doubled, or not resumed": [str(one["fault"]) for one in bad],

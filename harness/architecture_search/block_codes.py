@@ -1,4 +1,4 @@
-"""Blocks of neighbouring positions whose choices together are one number: a lookup for each block, not each position.
+"""Blocks of neighbouring positions: their choices together are one number, so one lookup serves several positions.
 
 The number of a block is a sum of its choices times strides. A product of two matrices computes the numbers of all
 blocks of many candidates.

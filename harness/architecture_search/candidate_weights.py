@@ -1,4 +1,4 @@
-"""The weights of candidates, and which share of them a candidate does not find in the caches."""
+"""The weights of candidates, and the share of them that is not in the caches when a candidate runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CHECKS = 16
 
 @dataclass(frozen=True)
 class WeightTables:
-    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice; and the cache of a core.
+    """Bytes of the weights that all candidates have, of those of each choice, and of the cache of a core.
 
-    If `in_part`, networks are between warm and cold, as the table says. Workers of a cluster receive this object, so it
-    holds no table.
+    With `in_part`, a candidate may find a part of its weights in the caches; without, all or none. Workers of a cluster
+    receive this object, so it holds no table.
     """
 
     common_bytes: int

@@ -1,15 +1,12 @@
 """Two tables compared, or two devices by their newest tables: networks, layers and operators, and which is faster."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from harness.errors import CHECK_FILE, ConfigurationError, reason_of
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
-from harness.files import read_file
+from harness.files import file_digest
 from harness.lut.layer_diff import EntryChange, common_layers, is_relevant
 from harness.lut.table import Lut
 from harness.network.keyed_reading import read_keyed_networks
@@ -18,7 +15,6 @@ from harness.network.network_list import RefusedNetwork
 from harness.workspace import Workspace
 
 Faster = Literal["a", "b", "neither"]
-_MAX_FILE_BYTES = 2 << 30
 _HASH = 8
 """Digits of a file's hash by which entries name their networks."""
 
@@ -182,7 +178,7 @@ def known_networks(hashes: set[str], table: Lut, workspace: Workspace) -> tuple[
     """Return the built-in networks and files of the workspace that have these hashes, and the hashes left over."""
     found: dict[str, str] = {}
     for path in sorted(workspace.root.glob("**/*.onnx")) if hashes else ():
-        found.setdefault(_hash_of(path), str(path))
+        found.setdefault(file_digest(path)[:_HASH], str(path))
     left = hashes - found.keys()
     if left:
         builtin = [f"{BUILTIN_PREFIX}{name}" for name in BUILTIN_NAMES]
@@ -190,10 +186,3 @@ def known_networks(hashes: set[str], table: Lut, workspace: Workspace) -> tuple[
         found |= {one.sha256[:_HASH]: one.file for one in read if is_builtin(one.file)}
     known = tuple(found[one] for one in sorted(hashes & found.keys(), key=lambda one: found[one]))
     return known, tuple(sorted(hashes - found.keys()))
-
-
-def _hash_of(path: Path) -> str:
-    try:
-        return hashlib.sha256(read_file(path, _MAX_FILE_BYTES)).hexdigest()[:_HASH]
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=CHECK_FILE) from error

@@ -1,4 +1,4 @@
-"""Networks that an emulated device has compiled, so that forecasts expect less work: its cache has their latencies."""
+"""Remember which networks an emulated device has compiled: their latencies are in its cache, and take no time again."""
 
 import json
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from harness.network.effort import compile_effort, products_of_network
 from harness.network.network import Network
 
 _CACHED = 1 / 32
-"""The time of cutting and measuring a network that was compiled before, as a fraction of the first time."""
+"""The time that a network takes to cut and measure again, as a fraction of the first time, which includes compiling."""
 
 
 def efforts_to_compile(device: Device, networks: Sequence[Network]) -> tuple[list[float], float]:
-    """Return how long a device takes to compile each network, and the fraction of that which is not in its cache."""
+    """Return the effort of compiling each network, and the part of their sum that the device has not in its cache."""
     efforts = [compile_effort(products_of_network(one)) for one in networks]
     left = [_CACHED if key and cache.get(key) else 1.0 for key in _keys(device, networks)]
     needed = sum(effort * part for effort, part in zip(efforts, left, strict=True))

@@ -1,11 +1,11 @@
-"""The layers that a device refused to run, as the journal has them."""
+"""The layers that a device refused to run, from the journal."""
 
 from harness.measure.journal.journal import Journal
 from harness.workspace import Workspace
 
 
 def refused_layers(workspace: Workspace, device: str) -> dict[str, str]:
-    """Return the device's reason for each layer of which the newest campaign with it has a refused probe, by key."""
+    """Return why the device refused layers, by key: those of which the newest campaign has a refused probe."""
     found: dict[str, str] = {}
     if not workspace.journal.exists():
         return found

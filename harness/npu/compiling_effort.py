@@ -7,10 +7,10 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLay
 from device_agents.emulated_npu.machine import Machine
 
 _EACH_LAYER = 40.0
-"""The effort that a layer takes beside the root of its products for each multiplier. With it, _IN_PARTS and _DIVIDED, a
-unit of effort took 0.2 to 0.5 ms of the processor in four of five compilations of five networks for seven machines."""
+"""The effort of any layer, to which the root of its products for each multiplier is added. With this, _IN_PARTS and
+_DIVIDED, a unit of effort took 0.2 to 0.5 ms of CPU time in four of five compilations of five networks."""
 _IN_PARTS = 2.0
-"""How many times as long a compilation takes if a layer does not fit in a buffer whole."""
+"""How many times as long a compilation takes if a layer does not fit into the NB as a whole."""
 _DIVIDED = 1.5
 """How many times as long a compilation takes if features and weights share a buffer."""
 
@@ -18,7 +18,8 @@ _DIVIDED = 1.5
 def compiling_effort(layers: Sequence[HardwareLayer], machine: Machine) -> float:
     """Return about how long a compilation takes.
 
-    A layer that a buffer does not hold is planned with several halo buffers, and with each division of a common buffer.
+    A layer that does not fit into the NB is planned with halo buffers of several sizes, and one that shares its buffer
+    with weights for each division of it.
     """
     largest = max((sum(math.prod(view.shape) for view in (*one.reads, one.output)) for one in layers), default=0)
     plans = _IN_PARTS if largest * machine.data_type.bytes > machine.nb_bytes else 1.0
@@ -33,7 +34,7 @@ def tiling_effort(layers: Sequence[HardwareLayer], machine: Machine) -> float:
 
 
 def _taps(layer: HardwareLayer) -> tuple[int, ...]:
-    """Return the sizes whose product is how many factors each element of the output has; zero without factors."""
+    """Return sizes whose product is the number of products in each element of the output; zero for a layer without."""
     if layer.matrix:
         return layer.inputs[0].shape[-1:]
     return (0,) if layer.weights is None else layer.weights.shape[1:]

@@ -1,9 +1,9 @@
 """A watch campaign read from the journal: raw samples by probe, and the purpose of each probe."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import ProbeRecord
 from harness.measure.summary import seconds_of
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
+from harness.samples import Sample
 from harness.slowdowns.findings import Subject
 
 WATCH = "watch"
@@ -88,15 +89,13 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
         what = f"Campaign {campaign} of {stored.device} is not a watch campaign"
         raise JournalError(what, why=f"Its purpose is {stored.purpose!r}")
     probes = {probe: record for probe, record in journal.probes(campaign).items() if not record.refused}
-    total = sum(map(len, journal.samples(campaign).values()))
-    samples: list[Mapping[str, Floats]] = []
-    batch, read = 0, 0
-    while read < total:
-        of_batch = journal.samples(campaign, batch)
-        read += sum(map(len, of_batch.values()))
-        batch += 1
-        if of_batch:
-            samples.append({probe: _seconds(ones, stored.clock) for probe, ones in of_batch.items() if probe in probes})
+    batches: dict[int, dict[str, list[Sample]]] = {}
+    for taken in journal.probe_samples(campaign):
+        if taken.probe in probes:
+            batches.setdefault(taken.batch, {}).setdefault(taken.probe, []).append(taken.sample)
+    samples = (
+        {probe: _seconds(ones, stored.clock) for probe, ones in batches[batch].items()} for batch in sorted(batches)
+    )
     layers = tuple(one for layer in journal.layers(campaign) for one in _watched(layer, probes))
     return WatchSeries(
         campaign=campaign,
@@ -110,7 +109,7 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
     )
 
 
-def _seconds(samples: Any, clock: str) -> Floats:
+def _seconds(samples: Sequence[Sample], clock: str) -> Floats:
     """Return the samples without preemptions, or all samples if fewer than half are without."""
     clean = [one for one in samples if not one.preemptions]
     used = clean if 2 * len(clean) >= len(samples) else samples

@@ -55,10 +55,13 @@ class SourceFile:
             raise self._unusable(f"Line {last + 1}: {error}", "Correct the line") from error
 
     def _check_header(self, names: list[str]) -> None:
-        repeated = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(names) < 1e4 else ""
-        if repeated is not None or len(names) > MAX_COLUMNS:
-            what = f"The column {repeated[:_SHOWN]!r} occurs twice" if repeated else "It has too many columns"
-            raise self._unusable(what, "Give each column a name of its own, or list them as `columns` in the mapping")
+        if len(names) > MAX_COLUMNS:
+            why = f"It has too many columns: {len(names):,}; the limit is {MAX_COLUMNS:,}"
+            raise self._unusable(why, "Remove those that the mapping does not name")
+        repeated = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if repeated is not None:
+            why = f"The column {repeated[:_SHOWN]!r} occurs twice" if repeated else "Several columns have no name"
+            raise self._unusable(why, "Give each column a name of its own, or list them as `columns` in the mapping")
         if not names:
             step = "Put a header in the first line, or list the columns as `columns` in the mapping"
             raise self._unusable("It has no header", step)

@@ -126,8 +126,13 @@ def test_the_faster_table_wins_where_it_is_faster(shelf: Harness, small_network:
 
 
 def test_networks_of_both_tables_are_found_in_the_workspace(shelf: Harness, small_network: Path) -> None:
-    """Without networks, those that both tables were measured with are compared if their files are there."""
+    """Without networks, those that both tables were measured with are compared if their files are there.
+
+    What has the name of a network and cannot be read is passed over: nobody named it.
+    """
     newest, oldest = names(shelf)[0], names(shelf)[-1]
+    (shelf.workspace / "folder.onnx").mkdir()
+    (shelf.workspace / "dangling.onnx").symlink_to("nowhere.onnx")
     shutil.copy(small_network, shelf.workspace / "mine.onnx")
     found = shelf("compare", newest, oldest, "--json").data
     assert len(found["networks"]) == 1 and found["unnamed"] == []

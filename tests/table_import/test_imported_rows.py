@@ -103,6 +103,7 @@ def test_a_file_is_read_whatever_its_separators_and_line_ends(harness: Harness) 
         (b"", "no header"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b"kind,n,n\n", "twice"),
+        (b"kind,n,,\n", "several columns have no name"),
         (b"kind,n,c,h,w,k,size,strides,ms\n", "Did you mean stride"),
         (b"kind,n,c,h,w,k,size,stride,ms\n" + b"x" * 200_000 + b"\n", "field larger"),
         (b"kind,n,c,h,w,k,size,stride,ms\n", "[[operator]] number 1"),

@@ -77,8 +77,8 @@ class LayerArrays:
         return self.sizes["in_channels"] / self.sizes["groups"]
 
     @property
-    def adds_up(self) -> Mask:
-        """Whether a layer adds up its product to a result of another size."""
+    def sums_products(self) -> Mask:
+        """Whether a layer sums its product into a result of another size, as a transposed convolution does."""
         return np.asarray(self.sizes["result_elements"] > 0)
 
     @property
@@ -131,7 +131,7 @@ class LayerArrays:
     def with_products(self, share: float) -> LayerArrays:
         """Return the layers as on a device that writes this share of what a product has beyond the result."""
         result_bytes = self.sizes["result_elements"] * self.sizes["element_bytes"]
-        less = (1.0 - share) * np.where(self.adds_up, self.out_bytes - result_bytes, 0.0)
+        less = (1.0 - share) * np.where(self.sums_products, self.out_bytes - result_bytes, 0.0)
         moved_bytes = self.moved_bytes - less * (1.0 + self.sizes["extra_operands"])
         return replace(self, out_bytes=self.out_bytes - less, moved_bytes=moved_bytes)
 

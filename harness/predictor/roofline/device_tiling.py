@@ -75,7 +75,7 @@ class DeviceTiling:
 
     units: parallel units that share the tiles of a layer
     depth: products of a sum computed at a time
-    channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
+    channels: input channels are padded to a multiple of this; vector units pad no layer with fewer, such as a first one
     tiles: output tiles of its kernels
     skips_padding: 1 if taps outside the map take no time, see `work_on_map`, 0 if they take as long as others
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to

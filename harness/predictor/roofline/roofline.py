@@ -2,8 +2,8 @@
 
     latency = launch * parts + work + second
     work    = (kernel^p + memory^p + weights^p)^(1/p)
-    second  = softest minimum of start-up and alone * work, where processors share the work of a layer; 0 elsewhere
-    kernel  = softest minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
+    second  = soft minimum of start-up and alone * work, where processors share the work of a layer; 0 elsewhere
+    kernel  = soft minimum over tiles of: waves * (start + turns * turn), times a factor of the class;
               copying windows for a product of each group counts as turns
     memory  = bytes of activations * seconds_per_byte
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory

@@ -49,5 +49,5 @@ def times_loaded(arrays: LayerArrays, buffer_bytes: float) -> Floats:
     held = rows.held[:, None] * columns.held * read + rows.computed[:, None] * columns.computed * written
     fits = held <= buffer_bytes
     least = np.where(fits, rows.loaded[:, None] * columns.loaded, np.inf).min(axis=(0, 1))
-    pixels, read_pixels = (arrays.sizes[f"{name}_height"] * arrays.sizes[f"{name}_width"] for name in ("in", "out"))
-    return np.asarray(np.maximum(np.minimum(least, arrays.taps * read_pixels) / pixels, 1.0))
+    pixels, windows = (arrays.sizes[f"{name}_height"] * arrays.sizes[f"{name}_width"] for name in ("in", "out"))
+    return np.asarray(np.maximum(np.minimum(least, arrays.taps * windows) / pixels, 1.0))

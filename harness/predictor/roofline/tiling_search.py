@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.parallel import FEWER_CORES, cores, may_fork, results
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling, work_on_map
-from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline import RooflineTerms
 from harness.predictor.roofline.roofline_fit import fit_roofline
 from harness.predictor.roofline.tile_refetch import times_loaded
 
@@ -40,7 +40,7 @@ _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
 _FEWEST_JUDGED = 5
 _SHARED = 12
-"""Candidates from which several processes judge them: to start them takes as long as to judge some."""
+"""From this many candidates on, several processes judge them: starting processes takes as long as judging a few."""
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -100,7 +100,7 @@ def with_moved_bytes(
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
         (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),
         (arrays.table_bytes > 0.0, _LIKELY_SIGMAS, [{"stores_tables": True}]),
-        (arrays.adds_up, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),
+        (arrays.sums_products, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),
         (wide, _SURE_SIGMAS, [{"buffer_bytes": size} for size in _BUFFERS]),
         (work_on_map(arrays) < _PADDED, 0.0, [{"skips_padding": share} for share in (0.0, 1.0)]),
     ]
@@ -165,8 +165,7 @@ class _Judge:
         """Return the tiling without the tiles that are rarely the fastest."""
         fastest = []
         for fitted, held_out in self._folds:
-            roofline = self._fit(tiling, fitted)
-            fastest.append(np.argmin(roofline.terms(self._arrays.take(held_out)).tiles, axis=1))
+            fastest.append(np.argmin(self._terms(tiling, fitted, held_out).tiles, axis=1))
         count = np.bincount(np.concatenate(fastest), minlength=len(tiling.tiles))
         share = count / count.sum()
         kept = tuple(tile for tile, part in zip(tiling.tiles, share, strict=True) if part >= _LEAST_SHARE)
@@ -179,10 +178,12 @@ class _Judge:
 
     def _losses_of(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
         """Return losses from 0 to 1, half at an error of `_half_loss`: outliers do not depend on the tiling."""
-        predicted = self._fit(tiling, fitted).terms(tiling.described(self._arrays.take(held_out))).latency
-        error = np.abs(predicted - np.log(self._latency_s[held_out]))
+        error = np.abs(self._terms(tiling, fitted, held_out).latency - np.log(self._latency_s[held_out]))
         return np.asarray(error / (error + np.hypot(self._half_loss, self._noise[held_out])))
 
-    def _fit(self, tiling: DeviceTiling, index: Ints) -> Roofline:
-        arrays, latency_s, noise = self._arrays.take(index), self._latency_s[index], self._noise[index]
-        return fit_roofline(tiling.described(arrays), latency_s, tiling, noise=noise, iterations=self._iterations)
+    def _terms(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> RooflineTerms:
+        """Fit a roofline to some layers, and return its terms for others."""
+        arrays, latency_s, noise = self._arrays.take(fitted), self._latency_s[fitted], self._noise[fitted]
+        described = tiling.described(arrays)
+        roofline = fit_roofline(described, latency_s, tiling, noise=noise, iterations=self._iterations)
+        return roofline.terms(tiling.described(self._arrays.take(held_out)))
