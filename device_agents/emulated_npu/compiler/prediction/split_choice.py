@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.arithmetic import PS_PER_NS
+from device_agents.emulated_npu.arithmetic import PS_PER_NS, aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
@@ -130,7 +130,8 @@ def _choice(layer: HardwareLayer, graph: Graph, machines: Sequence[Machine], pre
 def _spaces_alone(split: LayerSplit, graph: Graph, machine: Machine) -> Mapping[str, Space]:
     """Return the memories of the values of a split layer that has the cache for itself.
 
-    As in a program, values that the layer computes live in the phases that need them, the others throughout.
+    As in a program, values live throughout, or those that the layer computes in the phases that need them, if these do
+    not fit side by side.
     """
     values = {**graph.values, **split.values}
     moved_bytes: Counter[str] = Counter()
@@ -145,6 +146,8 @@ def _spaces_alone(split: LayerSplit, graph: Graph, machine: Machine) -> Mapping[
             if name in spans:
                 spans[name] = spans[name][0], phase
     sizes = {name: buffer_bytes(values[name].shape, element_type(values[name], machine)) for name in moved_bytes}
+    if sum(aligned(sizes[name]) for name in spans) <= machine.llc.bytes:
+        spans = {}
     throughout = 0, len(split.phases) - 1
     lives = [
         Lifetime(name, size, *spans.get(name, throughout))
