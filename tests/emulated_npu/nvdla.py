@@ -1,8 +1,10 @@
 """ResNet-50 as in NVDLA's performance sheet, and its frames per second on machines configured alike."""
 
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from published_figures.nvdla_sheet import SheetLayer, SheetMachine, network_cycles
 from published_figures.published import read_anchor, resnet50_sheet
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
@@ -27,9 +29,14 @@ def _no_values(*_: object) -> object:
     raise AssertionError("only the time of the sheet's network is asked for")
 
 
+def _rows(sampled: bool) -> list[SheetLayer]:
+    """Return the rows of the sheet, with or without those whose stride skips pixels."""
+    return [row for row in resnet50_sheet() if sampled or row.kernel_h >= row.stride]
+
+
 @cache
-def sheet_network() -> Graph:
-    """Return the rows of the sheet as independent layers; pooling, bias and activation are free there."""
+def sheet_network(sampled: bool) -> Graph:
+    """Return rows of the sheet as independent layers; pooling, bias and activation are free there."""
     shown: dict[str, Value] = {}
 
     def view(name: str, kind: Any, shape: tuple[int, ...]) -> View:
@@ -37,7 +44,7 @@ def sheet_network() -> Graph:
         return View(name, (0,) * 4, tuple(ViewAxis(size, axis) for axis, size in enumerate(shape)))
 
     layers: list[HardwareLayer] = []
-    for row in resnet50_sheet():
+    for row in _rows(sampled):
         index = len(layers)
         kernel, stride = row.kernel_h, row.stride
         side = -(-row.height // stride)
@@ -60,8 +67,17 @@ def sheet_network() -> Graph:
 
 
 @cache
-def frames_per_s(macs: int, fences: bool) -> float:
-    """Return the frames per second of the event-driven model, with or without a barrier between layers."""
+def frames_per_s(macs: int, fences: bool, *, sampled: bool = True) -> float:
+    """Return the frames per second of the event-driven model, with or without a barrier between layers.
+
+    `sampled` includes the convolutions whose stride skips pixels.
+    """
     machine = find_machine(f"nvdla-{macs}")
-    compiled = compile_graph(sheet_network(), machine, Options("layers", fences=fences))
+    compiled = compile_graph(sheet_network(sampled), machine, Options("layers", fences=fences))
     return 1e12 / simulate_program(compiled.program, machine).makespan_ps
+
+
+def sheet_frames_per_s(row: dict[str, Any], *, sampled: bool) -> float:
+    """Return the frames per second by the sheet's formulas, without Winograd."""
+    machine = SheetMachine(row["macs"], row["buffer_kb"], Fraction(str(row["dram_gb_per_s"])), winograd=False)
+    return float(10**9 / network_cycles(_rows(sampled), machine))

@@ -44,6 +44,14 @@ def of_two(op: str) -> tuple[Any, ...]:
     return [node(op, "x xs xz z zs zz ys yz", "y", **_RUNTIME)], inputs, SCALES
 
 
+def all_pairs(op: str) -> tuple[Any, ...]:
+    """Return an operator of ONNX Runtime on all pairs of bytes, with scales that make many results halves."""
+    first, second = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
+    scales = {"xs": np.float32(0.06), "zs": np.float32(0.03), "ys": np.float32(0.03)}
+    constants = {**scales, **dict.fromkeys(("xz", "zz", "yz"), np.array(128, np.uint8))}
+    return of_two(op)[0], {"x": first, "z": second}, constants
+
+
 def of_one(op: str, **attributes: Any) -> tuple[Any, ...]:
     """Return an operator of ONNX Runtime on one quantised tensor."""
     constants = SCALES | {"ys": np.float32(0.01)}
@@ -86,6 +94,7 @@ _EXACT: dict[str, Callable[[], tuple[Any, ...]]] = {
     "product with one scale": lambda: product(np.uint8, np.uint8, 1, False),
     "QLinearAdd": lambda: of_two("QLinearAdd"),
     "QLinearMul": lambda: of_two("QLinearMul"),
+    "QLinearMul of all pairs": lambda: all_pairs("QLinearMul"),
     "QLinearLeakyRelu": lambda: of_one("QLinearLeakyRelu", alpha=0.1),
     "QLinearSigmoid": lambda: of_one("QLinearSigmoid"),
     "ConvInteger": lambda: sums("ConvInteger", (2, 4, 9, 9), (6, 4, 3, 3)),

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.arithmetic import PS_PER_NS
+from device_agents.emulated_npu.arithmetic import PS_PER_NS, aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.regions import size_of
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime
+from device_agents.emulated_npu.compiler.planning.chains.chain import element_type
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
+from device_agents.emulated_npu.compiler.planning.memory_places import buffer_bytes
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_traffic
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
+    choose_spaces,
+    is_cacheable,
+    placeholders,
+)
 from device_agents.emulated_npu.compiler.planning.plan import WrittenChains
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
@@ -41,10 +53,14 @@ _SliceKey = tuple[int, bool, object]
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """One way to split a layer, and the predicted time of the layer by itself, from memory to memory."""
+    """One way to split a layer, and the predicted time of the layer by itself, from memory to memory.
+
+    `spaces` has the memories of the layer's values, if nothing else lies in the cache.
+    """
 
     split: LayerSplit
     predicted_ps: int
+    spaces: Mapping[str, Space]
 
     @property
     def name(self) -> str:
@@ -84,18 +100,11 @@ def choose_splits(
     unit is fast. Raises DoesNotFit for a layer that fits in no way.
     """
     predictor = SplitPredictor(machines, options)
-    spaces = choose_spaces(graph, machines[0])
     wanted = range(len(graph.layers)) if layers is None else layers
-    return tuple(_choice(graph.layers[place], graph, machines, predictor, spaces) for place in wanted)
+    return tuple(_choice(graph.layers[place], graph, machines, predictor) for place in wanted)
 
 
-def _choice(
-    layer: HardwareLayer,
-    graph: Graph,
-    machines: Sequence[Machine],
-    predictor: SplitPredictor,
-    spaces: Mapping[str, Space],
-) -> LayerChoice:
+def _choice(layer: HardwareLayer, graph: Graph, machines: Sequence[Machine], predictor: SplitPredictor) -> LayerChoice:
     found = [unsplit(layer)]
     refused: dict[str, str] = {}
     speeds = [core_speed(machine, layer.function) for machine in machines]
@@ -106,9 +115,9 @@ def _choice(
             refused[kind] = error.why
     candidates: list[SplitCandidate] = []
     for split in found:
-        own_spaces = choose_spaces(replace(graph, values=split.values), machines[0])
+        spaces = _spaces_alone(split, graph, machines[0])
         try:
-            candidates.append(SplitCandidate(split, predictor.predicted_ps(split, graph, {**spaces, **own_spaces})))
+            candidates.append(SplitCandidate(split, predictor.predicted_ps(split, graph, spaces), spaces))
         except DoesNotFit as error:
             if split.kind is None and len(found) == 1:
                 raise
@@ -116,6 +125,37 @@ def _choice(
     if not candidates:
         raise DoesNotFit(f"{layer.name} does not fit on the cores in any way", "; ".join(refused.values()))
     return LayerChoice(layer, tuple(sorted(candidates, key=lambda one: one.predicted_ps)), refused)
+
+
+def _spaces_alone(split: LayerSplit, graph: Graph, machine: Machine) -> Mapping[str, Space]:
+    """Return the memories of the values of a split layer that has the cache for itself.
+
+    As in a program, values live throughout, or those that the layer computes in the phases that need them, if these do
+    not fit side by side.
+    """
+    values = {**graph.values, **split.values}
+    moved_bytes: Counter[str] = Counter()
+    spans: dict[str, tuple[int, int]] = {}
+    for phase, layer in ((phase, each) for phase, cores in enumerate(split.phases) for own in cores for each in own):
+        spans.setdefault(layer.output.value, (phase, phase))
+        (sampled,) = with_sampled_reads((layer,), values, machine)
+        for view in (*sampled.reads, sampled.output):
+            name = whole_value(view.value)
+            item_bytes = element_type(values[name], machine).bytes
+            moved_bytes[name] += math.prod(map(size_of, view.value_region)) * item_bytes
+            if name in spans:
+                spans[name] = spans[name][0], phase
+    sizes = {name: buffer_bytes(values[name].shape, element_type(values[name], machine)) for name in moved_bytes}
+    if sum(aligned(sizes[name]) for name in spans) <= machine.llc.bytes:
+        spans = {}
+    throughout = 0, len(split.phases) - 1
+    lives = [
+        Lifetime(name, size, *spans.get(name, throughout))
+        for name, size in sizes.items()
+        if is_cacheable(values[name], graph)
+    ]
+    cached, _ = place_by_traffic(lives, moved_bytes, dict.fromkeys(sizes, 0), {}, machine.llc.bytes, graph.cached)
+    return {name: Space.LLC if name in cached else Space.DDR for name in sizes}
 
 
 def placed_ps(
@@ -127,18 +167,14 @@ def placed_ps(
 ) -> int:
     """Return the predicted time of all layers of a graph, one after the other, with values where `spaces` has them.
 
-    Candidates are predicted with every value in the cache that fits there by itself; together they may not fit. A value
-    that nobody reads has no place in a program, and counts where it was expected.
+    Candidates are predicted with the cache for the values of their layer. A value that nobody reads has no place in a
+    program, and counts where it was expected.
     """
     predictor = SplitPredictor(machines, options)
     total_ps = 0
-    for one, layer in zip(chosen, graph.layers, strict=True):
-        values = {**graph.values, **one.split.values}
-        expected = choose_spaces(replace(graph, values=values), machines[0])
-        places = {**expected, **spaces}
-        touched = [*one.split.values, *(view.value for view in (*layer.reads, layer.output))]
-        moved = any(places[name] is not expected[name] for name in touched)
-        total_ps += predictor.predicted_ps(one.split, graph, places) if moved else one.predicted_ps
+    for one in chosen:
+        places = {name: spaces.get(name, expected) for name, expected in one.spaces.items()}
+        total_ps += one.predicted_ps if places == one.spaces else predictor.predicted_ps(one.split, graph, places)
     return total_ps
 
 

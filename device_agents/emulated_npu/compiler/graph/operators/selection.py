@@ -106,8 +106,8 @@ def _rows_together(wanted: _Selection, indices: View) -> Iterator[tuple[_Selecti
     together = max(1, _SELECTED_TOGETHER * rows // math.prod(source.shape))
     for first in range(0, rows, together):
         count = min(together, rows - first)
-        own = (views.sliced(view, along, first, count) for view in (source, indices))
-        yield replace(wanted, source=next(own)), next(own)
+        part = replace(wanted, source=views.sliced(source, along, first, count))
+        yield part, views.sliced(indices, along, first, count)
 
 
 def _one_by_one(build: Builder, wanted: _Selection, indices: View) -> None:

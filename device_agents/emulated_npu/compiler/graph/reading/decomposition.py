@@ -160,9 +160,11 @@ class Decomposition:
             return self.compute(op, [tensor, self.integers([axis])], {"keepdims": 1})
         return self.compute(op, [tensor], {"axes": [axis], "keepdims": 1})
 
-    def result(self, numbers: str, place: int) -> None:
-        """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
-        given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
+    def result(self, numbers: str, place: int, scale: str = "") -> None:
+        """Add the conversion to the node's output; its zero point follows the input `place`, which is the scale if none
+        is given.
+        """
+        given = [numbers, scale or self.required(place), *filter(None, [self.input(place + 1)])]
         self.nodes.append(helper.make_node(QUANTIZE, given, [self.node.output[0]]))
 
     def bound(self, numbers: str, place: int = 0) -> None:

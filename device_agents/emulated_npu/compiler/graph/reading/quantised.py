@@ -165,6 +165,19 @@ def _of_two(op: str) -> Decompose:
     return decompose
 
 
+def _multiplication(found: Decomposition) -> None:
+    """Decompose QLinearMul: ONNX Runtime scales the product of the integers once."""
+    scales = [found.value(found.required(place)) for place in (1, 4, 6)]
+    first, second, target = (np.empty(0) if scale is None else scale.reshape(-1) for scale in scales)
+    if not first.size == second.size == target.size == 1:
+        _of_two("Mul")(found)
+        return
+    one = found.constant(np.array(1, np.float32))
+    product = found.compute("Mul", [found.numbers(0, one, found.input(2)), found.numbers(3, one, found.input(5))])
+    factor = (first * second / target).astype(np.float32).reshape(())
+    found.result(found.compute("Mul", [product, found.constant(factor)]), 6, one)
+
+
 def _of_one(op: str, *without: str) -> Decompose:
     def decompose(found: Decomposition) -> None:
         found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
@@ -183,7 +196,7 @@ DECOMPOSITIONS: Mapping[tuple[str, str], Decompose] = {
     ("", "QLinearMatMul"): _product,
     (RUNTIME, "QGemm"): _gemm,
     (RUNTIME, "QLinearAdd"): _of_two("Add"),
-    (RUNTIME, "QLinearMul"): _of_two("Mul"),
+    (RUNTIME, "QLinearMul"): _multiplication,
     (RUNTIME, "QLinearSigmoid"): _of_one("Sigmoid"),
     (RUNTIME, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
     (RUNTIME, "QLinearSoftmax"): _of_one("Softmax", "opset"),

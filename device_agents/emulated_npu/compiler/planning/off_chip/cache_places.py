@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import aligned, aligned_down
 from device_agents.emulated_npu.cached_value import CachedValue
@@ -34,6 +34,32 @@ def cached_values(
         for name, (first, last) in spans.items()
         if (buffer := buffers[name]).space is Space.LLC and (size := buffer_bytes(values[name].shape, buffer.dtype))
     )
+
+
+def place_by_traffic(
+    lives: Iterable[Lifetime],
+    moved_bytes: Mapping[str, int],
+    parts: Mapping[str, int],
+    trails: Trails,
+    room_bytes: int,
+    cached: Container[str] = (),
+) -> tuple[Mapping[str, int], int]:
+    """Return the addresses of values that find room, and the bytes that they use.
+
+    Those of `cached` come first; then those that move most bytes for the bytes that they occupy, or for these bytes
+    times the steps that they live: whichever keeps more traffic out of DDR.
+    """
+    own = list(lives)
+
+    def placed_by(steps: Callable[[Lifetime], int]) -> tuple[dict[str, int], int]:
+        def gain(life: Lifetime) -> tuple[bool, float, str]:
+            occupied = max(1, life.bytes) * steps(life)
+            return life.name not in cached, -moved_bytes[life.name] / occupied, life.name
+
+        return place_by_gain(sorted(own, key=gain), parts, trails, room_bytes)
+
+    ways = (placed_by(lambda life: life.last - life.first + 1), placed_by(lambda _: 1))
+    return max(ways, key=lambda way: sum(moved_bytes[name] for name in way[0]))
 
 
 def place_by_gain(

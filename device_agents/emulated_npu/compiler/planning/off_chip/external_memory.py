@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from device_agents.emulated_npu.compiler.planning.chains.externals import (
     weight_key,
 )
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_traffic
 from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails, trails
 from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -189,27 +189,16 @@ class ExternalMemory:
     def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
         """Return the addresses of activations in the cache, and their end.
 
-        Values come first that move most bytes for the bytes that they occupy, or for these bytes times the chains that
-        they live: whichever keeps more traffic out of DDR. The chains are known here, so that values which were
-        expected in DDR may find room, and others may find none.
+        The chains are known here, so that values which were expected in DDR may find room, and others may find none.
         """
-        moved = self._moved_bytes()
         own = [life for each in lives for life in each if is_cacheable(self._graph.values[life.name], self._graph)]
         room_bytes = self._machine.llc.bytes - self._occupied.llc_bytes
         over: Trails = {}
         if len(self._cores) == 1:
             over = trails(self._cores[0], own, self._graph.values, self._machine, room_bytes)
         parts = {life.name: place for place, each in enumerate(lives) for life in each}
-
-        def placed_by(steps: Callable[[Lifetime], int]) -> tuple[dict[str, int], int]:
-            def gain(life: Lifetime) -> tuple[bool, float, str]:
-                occupied = max(1, life.bytes) * steps(life)
-                return life.name not in self._graph.cached, -moved[life.name] / occupied, life.name
-
-            return place_by_gain(sorted(own, key=gain), parts, over, room_bytes)
-
-        ways = (placed_by(lambda life: life.last - life.first + 1), placed_by(lambda _: 1))
-        addresses, used_bytes = max(ways, key=lambda way: sum(moved[name] for name in way[0]))
+        moved = self._moved_bytes()
+        addresses, used_bytes = place_by_traffic(own, moved, parts, over, room_bytes, self._graph.cached)
         base = self._occupied.llc_bytes
         return {name: base + address for name, address in addresses.items()}, base + used_bytes
 
