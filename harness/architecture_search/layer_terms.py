@@ -18,7 +18,7 @@ from harness.lut.table import Entry, Lut
 from harness.network.keyed_network import KeyedLayer
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.weight_loads import WeightLoads
-from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
+from harness.predictor.uncertainty.network_errors import LayerPrediction, covariance
 
 _DISPLACED, _CHAINED = 0, 1
 """The sources of errors of entries that the table also lists in a neighbourhood, and of predictions; they count
@@ -111,15 +111,9 @@ class ErrorSources:
         if self._entries:
             at = np.array([*self._entries.values()])
             found[np.ix_(at, at)] = self._of_entries(np.array([*self._entries]))
-        shared: dict[str, Floats] = defaultdict(lambda: np.zeros(self._number))
-        for layer, at_layer in self._predicted.items():
-            prediction = self._predictions[layer]
-            stderr_s = stderr_of_sum([layer], [prediction])
-            found[at_layer, at_layer] = (1.0 - prediction.shared) * stderr_s**2
-            for name, root in prediction.shared_parts:
-                shared[name][at_layer] = root * stderr_s
-        for shared_s in shared.values():
-            found += np.outer(shared_s, shared_s)
+        if self._predicted:
+            at, layers = np.array([*self._predicted.values()]), [*self._predicted]
+            found[np.ix_(at, at)] = covariance(layers, [self._predictions[layer] for layer in layers])
         return found
 
     def _of_entries(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:

@@ -110,10 +110,13 @@ class LayerSum:
 
 
 def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]) -> tuple[_Values, _Values]:
-    """Return mean and variance of what is cold with probability `share`, from means and variances of both states."""
+    """Return mean and variance of what is cold by `share`, from means and variances of both states.
+
+    Only the mean of the share is known: one half stands for anything from nothing to all.
+    """
     (warm_s, warm_s2), (cold_s, cold_s2) = warm, cold
     apart_s = cold_s - warm_s
-    return warm_s + share * apart_s, (1.0 - share) * (warm_s2 + share * apart_s**2) + share * cold_s2
+    return warm_s + share * apart_s, (1.0 - share) * (warm_s2 + share * apart_s**2 / 3.0) + share * cold_s2
 
 
 def sum_of_layers(network: KeyedNetwork, table: Lut) -> LayerSum:

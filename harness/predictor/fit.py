@@ -23,7 +23,6 @@ from harness.predictor.training_data import WAYS, HeldOutPredictions, Training, 
 from harness.predictor.trees import Corrector
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Calibration, calibrate, joined
-from harness.predictor.uncertainty.network_errors import NetworkResiduals, shares_of
 
 Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
@@ -32,8 +31,6 @@ _LEAST_SHARED = 500
 _TILING_STEPS = 5
 """The search for the tiling takes about so many times as long as all that follows."""
 _STORED_DIFFERENCE = 1e-4
-_STRAY = 10.0
-"""Scores are clipped here before they are correlated."""
 
 
 def fit_predictor(
@@ -72,8 +69,8 @@ def fit_predictor(
         return _stored(training, training.roofline(), *_judge(training, progress))
 
 
-def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibration, dict[str, float]]:
-    """Return how each operator is corrected, intervals, and shares of errors, all from held-out layers.
+def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibration]:
+    """Return how each operator is corrected, and intervals, both from held-out layers.
 
     Networks are held out whole. Without networks, layers are held out at random, and intervals learn extrapolation
     from the extreme layers that are outside the hull of the others.
@@ -98,24 +95,7 @@ def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibra
     outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in extremes]
     calibration = calibrate(joined([*residuals, *outside]))
     progress(steps - 1, steps)
-    return ways, calibration, shares_of(_together(held_out, ways, calibration))
-
-
-def _together(
-    held_out: Sequence[HeldOutPredictions], ways: Mapping[str, str], calibration: Calibration
-) -> NetworkResiduals:
-    """Return the normalised errors of the parts that are networks."""
-    parts = [part for part in held_out if any(part.sources)]
-    scores = []
-    for part in parts:
-        known = part.residuals(ways)
-        scale = calibration.scales(known.operators, known.spread, known.beyond, known.predicted_s)
-        scores.append(np.clip(part.signed(ways) / scale, -_STRAY, _STRAY))
-    return NetworkResiduals(
-        tuple(operator for part in parts for operator in part.arrays.operators),
-        tuple(source for part in parts for source in part.sources),
-        np.concatenate([np.zeros(0), *scores]),
-    )
+    return ways, calibration
 
 
 def _stored(
@@ -123,7 +103,6 @@ def _stored(
     fitted: tuple[Roofline, FeatureMatrix, Floats],
     ways: Mapping[str, str],
     calibration: Calibration,
-    shares: Mapping[str, float],
 ) -> Predictor:
     """Train on all layers and return the stored form."""
     operators = tuple(ways)
@@ -133,7 +112,7 @@ def _stored(
         own = index_of(training.arrays, operator)
         trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
     bounds = bounds_of(training.arrays, training.latency_s, training.noise)
-    parameters = Parameters(roofline, hull_of(training.arrays, operators), bounds, calibration, shares)
+    parameters = Parameters(roofline, hull_of(training.arrays, operators), bounds, calibration)
     predictor = Predictor(write_predictor(parameters, trees))
     for operator, grown in zip(operators, trees, strict=True):
         _compare(predictor, training, operator, grown, columns)

@@ -17,7 +17,7 @@ from harness.predictor.stored_parameters import OtherVersion
 from harness.predictor.stored_trees import read_predictor
 from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import Coverage, operator_index
-from harness.predictor.uncertainty.network_errors import ALL_ALIKE, LayerPrediction, share_of
+from harness.predictor.uncertainty.network_errors import LayerPrediction
 
 _BUILD_AGAIN = (
     "Build the table again from its journal: harness lut build --device NAME. Without one, measure the device again"
@@ -88,15 +88,15 @@ class Predictor:
         log_latency = np.clip(free, low, high)
         moved = (log_latency != free) & ~known.bounds.moves_nothing(arrays)
         classes = [Coverage.OUTSIDE if is_moved else place for is_moved, place in zip(moved, classes, strict=True)]
-        half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
+        asked = (fix.spread, beyond, np.exp(log_latency))
+        half_width = known.calibration.half_widths(arrays.operators, classes, *asked)
+        errors = known.calibration.errors(arrays.operators, *asked)
         ends = (log_latency, log_latency - half_width, log_latency + half_width)
         figures = np.exp(np.stack([*ends, np.minimum(terms.weights, log_latency)]))
-        common = known.shares.get(ALL_ALIKE, 0.0)
-        shares = {operator: max(common, share_of(known.shares, operator)) for operator in set(arrays.operators)}
         return tuple(
-            LayerPrediction(latency_s, low_s, high_s, place, operator, shares[operator], common, loads_s)
-            for (latency_s, low_s, high_s, loads_s), place, operator in zip(
-                figures.T.tolist(), classes, arrays.operators, strict=True
+            LayerPrediction(latency_s, low_s, high_s, place, operator, error, loads_s)
+            for (latency_s, low_s, high_s, loads_s), place, operator, error in zip(
+                figures.T.tolist(), classes, arrays.operators, errors.tolist(), strict=True
             )
         )
 

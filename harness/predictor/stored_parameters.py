@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -16,9 +15,9 @@ from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration, Scale
-from harness.strict_model import Amount, Share, StrictModel
+from harness.strict_model import Amount, Positive, StrictModel
 
-_VERSION = 10
+_VERSION = 11
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Row = tuple[_Number, ...]
 
@@ -48,6 +47,7 @@ class _Hull(StrictModel):
 class _Calibration(StrictModel):
     expected: dict[str, Scale]
     quantiles: tuple[tuple[str, Coverage, Amount | None], ...]
+    usual: Positive
 
 
 class _Version(BaseModel):
@@ -61,18 +61,16 @@ class _Content(StrictModel):
     hull: _Hull
     bounds: Bounds
     calibration: _Calibration
-    shares: dict[str, Share]
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of features, coverage, bounds and intervals; `shares` are those of `shares_of`."""
+    """Parameters of features, coverage, bounds and intervals."""
 
     roofline: Roofline
     hull: Hull
     bounds: Bounds
     calibration: Calibration
-    shares: Mapping[str, float]
 
 
 def text_of(parameters: Parameters) -> str:
@@ -96,8 +94,8 @@ def text_of(parameters: Parameters) -> str:
                 [operator, coverage, None if math.isinf(value) else value]
                 for (operator, coverage), value in calibration.quantiles.items()
             ],
+            "usual": calibration.usual,
         },
-        "shares": parameters.shares,
     }
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
@@ -129,5 +127,5 @@ def parameters_from(text: str) -> Parameters:
         (operator, coverage): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
     }
-    calibration = Calibration(content.calibration.expected, quantiles)
-    return Parameters(roofline, hull, content.bounds, calibration, content.shares)
+    calibration = Calibration(content.calibration.expected, quantiles, content.calibration.usual)
+    return Parameters(roofline, hull, content.bounds, calibration)

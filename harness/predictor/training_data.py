@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,26 +37,16 @@ WAYS: Mapping[str, Grow] = {"none": no_trees, "voting": grow_voting}
 
 
 @dataclass(frozen=True)
-class HoldOut:
-    """Positions of layers to hold out together, and the network of each, "" for layers of none."""
-
-    index: Ints
-    sources: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class HeldOutPredictions:
     """Predictions for layers that were left out of training, one entry per layer.
 
     `errors` are log latency - log prediction by way of correcting, and `spread` likewise, for the ways tried for a
-    layer's operator; `beyond` and `classes` are those of `Hull.locate`. `sources` are the networks that the layers were
-    held out with, "" for random layers.
+    layer's operator; `beyond` and `classes` are those of `Hull.locate`.
     """
 
     index: Ints
     arrays: LayerArrays
     latency_s: Floats
-    sources: tuple[str, ...]
     errors: Mapping[str, Floats]
     spread: Mapping[str, Floats]
     classes: Sequence[Coverage]
@@ -102,15 +91,15 @@ class Training:
         known = (self.latency_s[index], self.noise[index], sources)
         return Training(self.arrays.take(index), *known, self.tiling, self.seed)
 
-    def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
+    def held_out(self, part: Ints, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
         """Train on all other layers and predict those of a part, in the ways `tried` for each operator.
 
         Layers that are measured too badly to show an error are not among them, unless all are.
         """
-        train = self.take(np.setdiff1d(np.arange(len(self.arrays)), part.index))
-        is_clear = self.noise[part.index] <= _VAGUE
+        train = self.take(np.setdiff1d(np.arange(len(self.arrays)), part))
+        is_clear = self.noise[part] <= _VAGUE
         is_clear |= not is_clear.any()
-        index, sources = part.index[is_clear], tuple(itertools.compress(part.sources, is_clear))
+        index = part[is_clear]
         roofline, columns, log_ratio = train.roofline()
         test = self.arrays.take(index)
         test_columns, terms = feature_matrix(test, roofline)
@@ -127,9 +116,9 @@ class Training:
         known = np.log(self.latency_s[index])
         errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        return HeldOutPredictions(index, test, self.latency_s[index], sources, errors, spread, *hull.locate(test))
+        return HeldOutPredictions(index, test, self.latency_s[index], errors, spread, *hull.locate(test))
 
-    def networks(self) -> list[HoldOut]:
+    def networks(self) -> list[Ints]:
         """Return the layers of whole networks to hold out, as for the prediction of a new network.
 
         Networks are held out in at most `FOLDS` groups of about as many layers. Groups that leave too few layers to
@@ -141,20 +130,18 @@ class Training:
             min(groups, key=lambda group: sum(sizes[other] for other in group)).append(name)
         parts = []
         for group in groups:
-            own = [sorted(sources.intersection(group)) for sources in self.sources]
-            index = np.flatnonzero([bool(names) for names in own])
-            parts.append(HoldOut(index, tuple(own[place][0] for place in index)))
-        return [part for part in parts if len(self.arrays) - part.index.size >= _LEAST_LEFT]
+            parts.append(np.flatnonzero([not sources.isdisjoint(group) for sources in self.sources]))
+        return [part for part in parts if len(self.arrays) - part.size >= _LEAST_LEFT]
 
-    def folds(self) -> list[HoldOut]:
+    def folds(self) -> list[Ints]:
         """Return the layers of no network in `FOLDS` random parts; all layers where no network can be held out."""
         alone = not self.networks()
         loose = np.flatnonzero([alone or not sources for sources in self.sources])
         order = np.random.default_rng(self.seed).permutation(loose)
         parts = [np.sort(order[place::FOLDS]) for place in range(FOLDS)]
-        return [HoldOut(part, ("",) * part.size) for part in parts if part.size]
+        return [part for part in parts if part.size]
 
-    def extremes(self) -> list[HoldOut]:
+    def extremes(self) -> list[Ints]:
         """Return the smallest and largest layers by pixels, output channels and depth, as for extrapolation."""
         parts = []
         for column in (
@@ -165,7 +152,7 @@ class Training:
             low, high = np.quantile(column, [_EXTREME_SHARE, 1.0 - _EXTREME_SHARE])
             index = np.flatnonzero((column < low) | (column > high))
             if index.size:
-                parts.append(HoldOut(index, ("",) * index.size))
+                parts.append(index)
         return parts
 
 

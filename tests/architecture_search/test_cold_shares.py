@@ -33,11 +33,11 @@ def test_weights_become_cold_with_their_size_and_with_time(sizes: list[int], tim
 def test_a_mixture_is_between_its_states_and_spreads_over_both(
     share: float, warm_s: float, warm_stderr_s: float, cold_s: float, cold_stderr_s: float
 ) -> None:
-    """Mean and mean square of a mixture are the weighted means of those of its states."""
+    """The mean is the weighted one of both states; the variance adds a third of what two states alone would have."""
     mean_s, variance_s2 = mixture(share, (warm_s, warm_stderr_s**2), (cold_s, cold_stderr_s**2))
     assert mean_s == pytest.approx((1.0 - share) * warm_s + share * cold_s)
-    square_s2 = (1.0 - share) * (warm_s**2 + warm_stderr_s**2) + share * (cold_s**2 + cold_stderr_s**2)
-    assert variance_s2 + mean_s**2 == pytest.approx(square_s2)
+    within_s2 = (1.0 - share) * warm_stderr_s**2 + share * cold_stderr_s**2
+    assert variance_s2 == pytest.approx(within_s2 + share * (1.0 - share) * (cold_s - warm_s) ** 2 / 3.0)
 
 
 def test_a_network_is_mixed_by_the_share_of_its_weights_in_memory() -> None:

@@ -206,8 +206,8 @@ def _changed_predictor(change: str) -> bytes:
     parts = tables._unpacked(tables.seeds()[2])
     line, end, nodes = parts[tables.PREDICTOR].partition(b"\n")
     content = json.loads(line)
-    if change == "shares":
-        content["shares"] = []
+    if change == "usual":
+        content["calibration"]["usual"] = []
     elif change == "expected":
         content["calibration"]["expected"] = 0.5
     elif change == "overflow":
@@ -221,7 +221,7 @@ def _changed_predictor(change: str) -> bytes:
     return tables._packed(tables._signed(parts))
 
 
-@pytest.mark.parametrize("change", ["shares", "expected", "overflow", "unit", "text"])
+@pytest.mark.parametrize("change", ["usual", "expected", "overflow", "unit", "text"])
 def test_found_predictors_are_refused(change: str) -> None:
     """Predictors whose parameters have the wrong type or give no latency are refused when they are used."""
     assert not is_accepted("tables", _changed_predictor(change))

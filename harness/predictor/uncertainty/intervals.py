@@ -24,6 +24,11 @@ _LEAST_FLOOR = 1e-3
 _LEAST_APART = math.log(2.0)
 """Medians of latencies that differ by less say little of how errors depend on latency."""
 _MOST_BEYOND = 2.0
+_WIDEST = 1.0
+_STRAY = 10.0
+"""Scores are clipped here before their mean is taken."""
+_OF_MEAN = math.sqrt(math.pi / 2)
+"""The standard deviation of normal errors over their mean without signs."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,13 @@ class Calibration:
     """Half widths of intervals in units of a scale.
 
     `expected` holds the scales by operator, and `quantiles` the half widths by operator and coverage; `ANY` is for
-    operators that were never learnt.
+    operators that were never learnt. `usual` is the standard error of a layer in a sum: single layers that are far off
+    decide about quantiles, but hardly about sums.
     """
 
     expected: dict[str, Scale]
     quantiles: dict[tuple[str, Coverage], float]
+    usual: float
 
     def half_widths(
         self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats, predicted_s: Floats
@@ -81,6 +88,10 @@ class Calibration:
         known = self.quantiles
         quantile = [known.get((name, where), known[ANY, where]) for name, where in zip(operators, classes, strict=True)]
         return np.array(quantile) * self.scales(operators, spread, beyond, predicted_s)
+
+    def errors(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
+        """Return the relative standard errors of layers in sums; a layer is not more than as far off as it is long."""
+        return np.minimum(self.usual * self.scales(operators, spread, beyond, predicted_s), _WIDEST)
 
     def scales(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
         """Return the expected errors, larger with disagreement of the trees and with each doubling outside."""
@@ -111,8 +122,10 @@ def calibrate(residuals: Residuals) -> Calibration:
         own = operators == operator
         expected[operator] = _expected(residuals.errors[own], residuals.predicted_s[own])
     scale = _scales(expected, residuals.operators, residuals.spread, residuals.beyond, residuals.predicted_s)
+    every = residuals.errors / scale
+    usual = max(_OF_MEAN * float(np.mean(np.minimum(every, _STRAY))), _LEAST_FLOOR)
     scores: dict[tuple[str, Coverage], list[float]] = defaultdict(list)
-    scored = zip(residuals.operators, residuals.classes, (residuals.errors / scale).tolist(), strict=True)
+    scored = zip(residuals.operators, residuals.classes, every.tolist(), strict=True)
     for operator, place, score in scored:
         scores[operator, place].append(score)
         scores[ANY, place].append(score)
@@ -127,7 +140,7 @@ def calibrate(residuals: Residuals) -> Calibration:
             enough = next((source for source in sources if len(source) >= _LEAST_SCORES), everything)
             least = max(least, conformal_quantile(enough))
             quantiles[operator, place] = least
-    return Calibration(expected, quantiles)
+    return Calibration(expected, quantiles, usual)
 
 
 def _expected(errors: Floats, predicted_s: Floats) -> Scale:

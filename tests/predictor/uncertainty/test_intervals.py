@@ -45,6 +45,16 @@ def test_calibrated_intervals_hold_at_their_level() -> None:
     assert pytest.approx(LEVEL, abs=0.005) == 55 / 61
 
 
+def test_errors_in_sums_are_standard_deviations_that_single_layers_hardly_move() -> None:
+    """Normal errors of 10 % are 10 % in sums; that 1 % of the layers are far off adds less than a tenth."""
+    errors = np.abs(np.random.default_rng(7).normal(0.0, 0.1, 2000))
+    asked = (["Conv"], np.zeros(1), np.zeros(1), np.full(1, LONG_S))
+    usual = calibrate(residuals(errors.tolist())).errors(*asked)[0]
+    assert usual == pytest.approx(0.1, rel=0.05)
+    errors[:20] = 3.0
+    assert usual < calibrate(residuals(errors.tolist())).errors(*asked)[0] < 1.1 * usual
+
+
 def test_disagreement_and_distance_widen() -> None:
     """Intervals widen with disagreement of the trees and with each doubling outside the hull."""
     calibration = calibrate(residuals([0.01 * step for step in range(1, 101)]))
