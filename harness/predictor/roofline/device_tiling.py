@@ -21,6 +21,8 @@ _MOST_TAPS = 64
 _ALONE = 2.0
 """The time of a tap at the edge of a map, where pixels are processed one at a time, over one in its middle."""
 WIDTHS = (32, 64, 128, 256)
+_RUN = 64.0
+"""Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 _VECTOR_BYTES = 64
 Tile = tuple[Size, Size, Size]
@@ -77,7 +79,6 @@ class DeviceTiling:
     tiles: output tiles of its kernels
     skips_padding: 1 if taps outside the map take no time, see `work_on_map`, 0 if they take as long as others
     product_share: the part of the product of a transposed convolution that moves with the result it is added up to
-    jump: elements that a jump in memory takes the time of
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     copies_windows: convolutions copy their windows where `unfolds` says that a processor does
     copies_to_memory: these copies are written to the memory of the maps; otherwise they stay in the cache of a core
@@ -95,7 +96,6 @@ class DeviceTiling:
     tiles: Annotated[tuple[Tile, ...], Field(min_length=1)] = ALL_TILES
     skips_padding: Share = 0.5
     product_share: Share = 0.25
-    jump: Annotated[int, Field(ge=0, lt=2**31)] = 64
     buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
     copies_windows: bool = True
     copies_to_memory: bool = False
@@ -141,7 +141,7 @@ class DeviceTiling:
         on_map = work_on_map(arrays) ** self.skips_padding
         # Copied windows contain their padding.
         on_map = np.where(arrays.multiplies_windows & self.copies_windows, 1.0, on_map)
-        own = arrays.taps * on_map + self.jump * arrays.runs / (arrays.groups * arrays.rows)
+        own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
         own = own + (arrays.scattered_rows if self.compares_places else 0.0)
         steps = arrays.rows if self.holds_weights else self._depth_steps(arrays)
         return np.where(arrays.channelwise, own / self.depth, steps * on_map)

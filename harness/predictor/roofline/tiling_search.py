@@ -35,9 +35,6 @@ _SURE_SIGMAS, _LIKELY_SIGMAS, _NOTICEABLY = 2.0, 1.0, 0.0075
 """A difference of losses counts if it is more than so many standard errors, and more than fits of one tiling differ."""
 _PADDED = 0.9
 """Layers whose `work_on_map` is smaller show whether taps beside the map take time."""
-_SHORT = 64
-"""Layers with shorter runs show how long a jump takes."""
-_JUMPS = (0, 1, 4, 16, 256)
 _PRODUCT_SHARES = (0.0, 0.125, 0.5, 1.0)
 _BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
@@ -88,20 +85,19 @@ def with_moved_bytes(
 
     Each question is answered by the layers that show it. Layers that may copy their windows show whether and where to
     they do, and what fills the vectors of their product; wide windows on large maps show the buffer; transposed
-    convolutions the share of their product; short runs the time of a jump; scatters whether they compare places, and
-    picked rows whether their table moves first; and windows with many taps beside the map whether those take time. A
-    tiling starts with the answers of ONNX Runtime. For the share and the taps it starts with values between those of
-    all devices, so that none is far off if too few layers show it. Another answer is taken if it predicts held-out
-    layers of the question better by more than one standard error. A buffer needs two, because the best of many may be
-    better by chance; so does the answer that no windows are copied, which is asked after where copies go. For taps
-    beside the map any noticeable difference counts, because very few layers have many.
+    convolutions the share of their product; scatters whether they compare places, and picked rows whether their table
+    moves first; and windows with many taps beside the map whether those take time. A tiling starts with the answers of
+    ONNX Runtime. For the share and the taps it starts with values between those of all devices, so that none is far
+    off if too few layers show it. Another answer is taken if it predicts held-out layers of the question better by
+    more than one standard error. A buffer needs two, because the best of many may be better by chance; so does the
+    answer that no windows are copied, which is asked after where copies go. For taps beside the map any noticeable
+    difference counts, because very few layers have many.
     """
-    wide, run = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN, arrays.sizes["run"]
+    wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
     questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
         (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
-        ((run > 0.0) & (run < _SHORT), _LIKELY_SIGMAS, [{"jump": elements} for elements in _JUMPS]),
         (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),
         (arrays.table_bytes > 0.0, _LIKELY_SIGMAS, [{"stores_tables": True}]),
         (arrays.sums_products, _LIKELY_SIGMAS, [{"product_share": share} for share in _PRODUCT_SHARES]),

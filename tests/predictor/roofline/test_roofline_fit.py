@@ -163,20 +163,9 @@ def picking(table: int, rows: int, columns: int) -> LayerFeatures:
 def test_whether_tables_move_is_found(stores: bool) -> None:
     """Few rows of long tables and many of short ones show whether a machine moves a table before it picks rows."""
     sizes = np.random.default_rng(7).integers((16, 16, 16), (4000, 4000, 128), (30, 3))
-    usual = DeviceTiling(1, 1, 1, ((1, 16, 1),), jump=0)
-    arrays = layer_arrays([picking(*each) for each in sizes.tolist()])
+    usual, arrays = DeviceTiling(1, 1, 1, ((1, 16, 1),)), layer_arrays([picking(*each) for each in sizes.tolist()])
     machine = replace(usual, stores_tables=stores)
     latency_s = 1e-6 + 1e-10 * machine.described(arrays).moved_bytes
-    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(arrays))) == machine
-
-
-@pytest.mark.parametrize("jump", [0, 64])
-def test_the_time_of_a_jump_is_found(jump: int) -> None:
-    """Rows of a constant table, short and long, show how many elements a machine copies in the time of a jump."""
-    sizes = np.random.default_rng(7).integers((16, 16, 1), (4000, 4000, 128), (40, 3))
-    usual, arrays = DeviceTiling(1, 1, 1, ((1, 16, 1),)), layer_arrays([picking(*each) for each in sizes.tolist()])
-    machine = replace(usual, jump=jump)
-    latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays.without_tables()).turns[0]
     assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(arrays))) == machine
 
 
