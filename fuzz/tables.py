@@ -134,9 +134,9 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     latency_s = np.array(list(known.values()))
     roofline = fit_roofline(work, latency_s, DeviceTiling(1, 1, 1), iterations=3)
     operators = tuple(sorted(set(work.operators)))
-    calibration = Calibration({ANY: Scale(0.1, 1e-4, 0.2, 1e-6)}, {(ANY, coverage): 1.0 for coverage in Coverage})
+    calibration = Calibration({ANY: Scale(0.1, 1e-4, 0.2, 1e-6)}, {(ANY, coverage): 1.0 for coverage in Coverage}, 1.0)
     bounds = bounds_of(work, latency_s, np.zeros(len(work)))
-    parameters = Parameters(roofline, hull_of(work, operators), bounds, calibration, {ANY: 0.5})
+    parameters = Parameters(roofline, hull_of(work, operators), bounds, calibration)
     tree = np.array([(0, 1.0, 2), (0, 0.01, 0), (0, -0.01, 0)], NODE)
     return write_predictor(parameters, [NoTrees((tree,) * VOTES)] * len(operators))
 

@@ -139,7 +139,7 @@ def test_units_are_found_from_the_data(machine: Predictor) -> None:
 
 @pytest.mark.usefixtures("known_tiling")
 def test_networks_are_held_out_whole() -> None:
-    """Errors common to a network's layers widen intervals and give a share of common variance."""
+    """Errors common to a network's layers widen intervals."""
     measured = tiled_machine.measured(60, seed=1)
     drift = [1.3, 0.7, 1.0]  # the factor of each network's layers that no feature explains
     samples = [
@@ -151,7 +151,6 @@ def test_networks_are_held_out_whole() -> None:
     predictor = fit_predictor(samples)
     (prediction,) = predictor.predict_all([measured[0].layer])
     assert prediction.operator == measured[0].layer.operator
-    assert 0.3 < prediction.shared <= 1.0
     assert prediction.high_s / prediction.low_s > 1.3
 
 
