@@ -1,7 +1,6 @@
 """The engine dask: a real scheduler, two real workers, and jobs during which any of them ends."""
 
 import contextlib
-import gc
 import os
 import signal
 import sqlite3
@@ -19,10 +18,8 @@ import pytest
 from dask_rig import Lab, Running, is_free, lab, wait_until
 from dask_threads import end_dask_threads
 from nullbench import build_network
-from sshd_server import free_port
 
-from harness.errors import ConfigurationError, EngineError
-from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
+from harness.fleet.cluster.access import REQUEST_FORMAT, resource_of
 from harness.fleet.cluster.dask_engine import DaskEngine, run_task
 from harness.fleet.cluster.dask_worker import PLUGIN
 from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack
@@ -432,22 +429,3 @@ def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
     assert rig.series("one", "i/done") == held["i/done"]
     assert len(rig.series("one", "i/cut")) > len(held["i/cut"])
     check_once(rig, "one", "i/cut", LONG_RUNS)
-
-
-def test_without_a_scheduler_the_engine_raises(tmp_path: Path) -> None:
-    """A closed port is an EngineError in the time allowed; TLS without its files is a ConfigurationError."""
-    nowhere = f"127.0.0.1:{free_port()}"
-    with pytest.raises(EngineError, match="No scheduler answers"):
-        run(DaskEngine(f"tcp://{nowhere}", Workspace(tmp_path), connect_s=1.0), ProfileRequest("left", name="j"))
-    for tls in (None, TlsFiles(*(tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")))):
-        with pytest.raises(ConfigurationError, match="TLS"):
-            run(DaskEngine(f"tls://{nowhere}", Workspace(tmp_path), tls=tls), ProfileRequest("left", name="j"))
-    gc.collect()  # what the client left open would be reported here
-
-
-def test_without_the_extra_the_engine_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, the engine raises a ConfigurationError with the command that installs it."""
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ConfigurationError) as caught:
-        run(DaskEngine("tcp://127.0.0.1:1", Workspace(tmp_path)), ProfileRequest("left", name="k"))
-    assert "pip install 'harness[cluster]'" in caught.value.next_step
