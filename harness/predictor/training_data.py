@@ -44,7 +44,6 @@ class HeldOutPredictions:
     layer's operator; `beyond` and `classes` are those of `Hull.locate`.
     """
 
-    index: Ints
     arrays: LayerArrays
     latency_s: Floats
     errors: Mapping[str, Floats]
@@ -55,14 +54,9 @@ class HeldOutPredictions:
     def residuals(self, ways: Mapping[str, str]) -> Residuals:
         """Return the residuals with each operator corrected in its own way."""
         chosen = [(ways[operator], place) for place, operator in enumerate(self.arrays.operators)]
-        spread = np.array([self.spread[way][place] for way, place in chosen])
-        errors = self.signed(ways)
+        spread, errors = (np.array([by[way][place] for way, place in chosen]) for by in (self.spread, self.errors))
         predicted_s = self.latency_s / np.exp(errors)
         return Residuals(self.arrays.operators, tuple(self.classes), np.abs(errors), spread, self.beyond, predicted_s)
-
-    def signed(self, ways: Mapping[str, str]) -> Floats:
-        """Return log latency - log prediction with each operator corrected in its own way."""
-        return np.array([self.errors[ways[operator]][place] for place, operator in enumerate(self.arrays.operators)])
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ class Training:
         known = np.log(self.latency_s[index])
         errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        return HeldOutPredictions(index, test, self.latency_s[index], errors, spread, *hull.locate(test))
+        return HeldOutPredictions(test, self.latency_s[index], errors, spread, *hull.locate(test))
 
     def networks(self) -> list[Ints]:
         """Return the layers of whole networks to hold out, as for the prediction of a new network.

@@ -25,6 +25,7 @@ _LEAST_APART = math.log(2.0)
 """Medians of latencies that differ by less say little of how errors depend on latency."""
 _MOST_BEYOND = 2.0
 _WIDEST = 1.0
+"""The largest relative standard error of a layer in a sum."""
 _STRAY = 10.0
 """Scores are clipped here before their mean is taken."""
 _OF_MEAN = math.sqrt(math.pi / 2)
@@ -90,7 +91,7 @@ class Calibration:
         return np.array(quantile) * self.scales(operators, spread, beyond, predicted_s)
 
     def errors(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
-        """Return the relative standard errors of layers in sums; a layer is not more than as far off as it is long."""
+        """Return the relative standard errors of layers in sums, at most 1."""
         return np.minimum(self.usual * self.scales(operators, spread, beyond, predicted_s), _WIDEST)
 
     def scales(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
