@@ -302,8 +302,8 @@ def _step_to_cover(
     profile = f"harness profile --device {table.device}{reading.variant.options()}"
     if all(layer.key in refused for network in estimates for layer in network.unknown):
         return sentences(covering, "Use another device, or give --allow-partial for the latency of the other layers")
-    measure = f"measure the network with `{profile} MODEL.onnx` and build the table again"
-    step = f"{'Or m' if covering else 'M'}{measure[1:]}, or give --allow-partial"
+    measure = f"{'Or measure' if covering else 'Measure'} the network with `{profile} MODEL.onnx`"
+    step = f"{measure} and build the table again, or give --allow-partial"
     if table.is_imported:
         step = f"{'Or import' if covering else 'Import'} a file that also has these layers, or give --allow-partial"
     elif any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):

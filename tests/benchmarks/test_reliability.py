@@ -13,7 +13,7 @@ REPORT = """<testsuites><testsuite>
 
 
 def test_a_fault_whose_test_failed_is_counted_although_it_left_no_row(tmp_path: Path) -> None:
-    """Failures, errors and skipped tests are told apart, and a report without one row of a fault is not met."""
+    """A report lists failures, errors and skipped tests; the target is missed even if no fault left a row."""
     report = tmp_path / "faults.xml"
     report.write_text(REPORT, encoding="utf-8")
     found = outcomes_of(report)

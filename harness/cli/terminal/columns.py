@@ -63,12 +63,12 @@ class _Column:
         words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
         numbers = [_cell_len(one) for one in self.cells if _NUMERIC.match(one)]
         few = room // 3 if self.is_name else min(room // 5, _LEAST_WORD)
-        words += self.head.split()
-        least = max((_LEAST_TEXT, few, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words)))
+        head = self.head.split()
+        least = max((_LEAST_TEXT, few, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in (*words, *head))))
         names = set(self.cells) if self.is_name else set()
         while least < self.width and len({middle_cut(one, least) for one in names}) < len(names):
             least += 1
-        return min(max(self.width, *(_cell_len(word) for word in ("", *self.head.split()))), least)
+        return min(max((self.width, *map(_cell_len, head))), least)
 
 
 def lay_out(
