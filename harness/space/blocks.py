@@ -125,7 +125,7 @@ class Block(StrictModel):
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
+    """Convolutions; a depthwise one ignores `channels_out`, and has `multiplier` outputs for each input channel."""
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -137,6 +137,7 @@ class ConvolutionBlock(Block):
     stride: Sizes = _ONE
     dilation: Sizes = _ONE
     groups: Groups = _ONE
+    multiplier: Sizes = _ONE
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
@@ -145,8 +146,10 @@ class ConvolutionBlock(Block):
     dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        multiplier = values.pop("multiplier")
         if values["groups"] == DEPTHWISE:
-            values["groups"] = values["channels_out"] = values["channels_in"]
+            values["groups"] = values["channels_in"]
+            values["channels_out"] = values["channels_in"] * multiplier
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
         return Convolution(**values, context=self.context) if fits else None

@@ -26,6 +26,8 @@ FLOAT_WEIGHTS = "-rounded"
 """That of products of bytes whose weights are floats: runtimes round them as they load, to asymmetric bytes."""
 NARROW = "-narrow"
 """That of grouped convolutions on floats with maps of two axes whose groups do not fill vectors."""
+MULTIPLIED = f"multiplied{NARROW}"
+"""The kind of depthwise convolutions on floats with maps of two axes and several outputs per channel."""
 PACKED = "-packed4-int8"
 """That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _START = 16, 1024

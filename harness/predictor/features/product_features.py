@@ -21,6 +21,7 @@ from harness.predictor.features.layer_features import (
     DEQUANTISED,
     FLOAT_WEIGHTS,
     INTEGER,
+    MULTIPLIED,
     NARROW,
     PACKED,
     RECURRENT,
@@ -77,6 +78,9 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "transposed" if transposed else "dense" if groups == 1 else "grouped"
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
+    typed = _typed(layer, operator, kind, spatial)
+    if kind == "depthwise" and out_channels > groups and not typed:
+        kind, typed = MULTIPLIED, ""
     in_size, out_size = plane_of(data.shape[2:]), plane_of(out[2:])
     kernel, stride = plane_of(weight.shape[2:]), plane_of(operator.per_axis("strides", spatial, 1, least=1))
     dilation = plane_of(operator.per_axis("dilations", spatial, 1, least=1))
@@ -87,7 +91,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(layer, operator, kind, spatial), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + typed, _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,

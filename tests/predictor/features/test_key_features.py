@@ -28,10 +28,11 @@ def test_a_residual_convolution_by_hand() -> None:
 
 def test_kinds_of_convolutions() -> None:
     """Depthwise, grouped and transposed convolutions have their own classes; the last works per input pixel."""
-    read, written = "x0:float32[1,8,6,6]", "t0:float32[1,8,6,6]"
-    kinds = [(8, 1, "depthwise"), (2, 4, "grouped-narrow"), (1, 8, "dense")]
-    for group, depth, kind in kinds:
-        text = f"k1|{read}|Conv(x0,c:float32[8,{depth},3,3]){{{window(3, 1, 1, group)}}}|->{written}"
+    read = "x0:float32[1,8,6,6]"
+    kinds = [(8, 8, "depthwise"), (8, 24, "multiplied-narrow"), (2, 8, "grouped-narrow"), (1, 8, "dense")]
+    for group, outputs, kind in kinds:
+        weight, written = f"c:float32[{outputs},{8 // group},3,3]", f"t0:float32[1,{outputs},6,6]"
+        text = f"k1|{read}|Conv(x0,{weight}){{{window(3, 1, 1, group)}}}|->{written}"
         assert code_of(described(text).operator) == f"mac/conv/{kind}"
     text = f"k1|{read}|ConvTranspose(x0,c:float32[8,4,4,4]){{{window(4, 1, 2)}}}|->t0:float32[1,4,12,12]"
     layer = described(text)
