@@ -88,7 +88,8 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
     copies = group == "copy" and len(own) == len(names)
     typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
     suffix = "" if copies else type_suffix(dtype)
-    kind += axes_suffix(axes) if group == "window" else ""
+    if group == "window":  # averages of bytes are computed an element at a time, and maxima in vectors
+        kind = ("average" if typed == "-int8" and "AveragePool" in own else kind) + axes_suffix(axes)
     return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in own)}"
 
 
