@@ -77,7 +77,9 @@ class Block(StrictModel):
     """
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    precision: Literal["float32", "int8", "activations", "dynamic", "dynamic-uint8", "weights", "packed"] = "float32"
+    precision: Literal[
+        "float32", "int8", "uint8-weights", "activations", "dynamic", "dynamic-uint8", "weights", "packed"
+    ] = "float32"
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis]:

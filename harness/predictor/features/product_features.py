@@ -25,6 +25,7 @@ from harness.predictor.features.layer_features import (
     NARROW,
     PACKED,
     RECURRENT,
+    UNSIGNED,
     LayerFeatures,
     axes_suffix,
     plane_of,
@@ -161,13 +162,15 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
     """
     data, weight = convolution.tensors[0], convolution.tensors[weight_slot(convolution.op)]
     if convolution.op == "ConvInteger":
-        return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
+        return INTEGER if weight.dtype == "int8" else INTEGER + UNSIGNED
     if data.dtype not in BYTES or not data.shape or not weight.shape:
-        found = _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
+        # No runtime arranges the weights of transposed ones beforehand: to make them floats takes little more.
+        suffix = "" if kind == "transposed" else _weights_suffix(layer, convolution, weight)
+        found = suffix + axes_suffix(axes) + type_suffix(data.dtype)
         return NARROW if kind == "grouped" and not found and not _fills_vectors(weight, convolution) else found
-    channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
-    return unfolding(kind, *channels) + rounded + _signed(convolution, data)
+    unfolded = unfolding(kind, data.shape[1], weight.shape[0], unsigned=weight.dtype == "uint8")
+    return unfolded + rounded + _signed(convolution, data)
 
 
 def _fills_vectors(weight: Tensor, convolution: KeyOperator) -> bool:
@@ -183,7 +186,7 @@ def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> 
     multiply. Unsigned weights have other kernels.
     """
     if not operator.tensors[0].dtype.startswith("float"):
-        kinds = {"uint8": "-unsigned", "float32": FLOAT_WEIGHTS}
+        kinds = {"uint8": UNSIGNED, "float32": FLOAT_WEIGHTS}
         return kinds.get(weight.dtype, "") if weight.constant else ""
     if not weight.dtype.startswith(("int", "uint")):
         return ""
