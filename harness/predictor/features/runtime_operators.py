@@ -30,7 +30,8 @@ def in_usual_operators(layer: ParsedKey) -> ParsedKey:
     outputs = layer.outputs
     for operator in layer.operators:
         if operator.op == "RoiAlign" and outputs[0].shape:
-            samples = operator.number("sampling_ratio", 0) or _USUAL_SAMPLES
+            (ratio,) = operator.per_axis("sampling_ratio", 1, 0, least=0)
+            samples = ratio or _USUAL_SAMPLES
             *first, width = outputs[0].shape
             outputs = (replace(outputs[0], shape=(*first, width * samples**2)), *outputs[1:])
     operators = tuple(usual for operator in layer.operators for usual in _as_usual(operator))
@@ -42,10 +43,14 @@ def _as_usual(operator: KeyOperator) -> Iterator[KeyOperator]:
         yield replace(operator, op=SAMPLING)
     elif operator.op == "ReverseSequence":  # picks rows by the places of a step and of a sequence
         table, lengths = (operator.tensor(slot) for slot in (0, 1))
-        yield replace(operator, op="GatherND", tensors=(table, replace(lengths, shape=(2,))))
+        places = replace(lengths, shape=(2,))
+        yield replace(operator, op="GatherND", reads=operator.reads[:2], tensors=(table, places))
+    elif operator.op.endswith("ArrayFeatureExtractor"):  # picks columns
+        yield replace(operator, op="Gather", attributes={"axis": str(len(operator.tensor(0).shape or (1,)) - 1)})
     elif operator.op == "RotaryEmbedding":
         rows = _rotated(operator)
-        yield from (replace(operator, op=name, reads=operator.reads[:2], tensors=rows) for name in ("Mul", "Add"))
+        reads = (operator.reads[0], "c:")
+        yield from (replace(operator, op=name, reads=reads, tensors=rows) for name in ("Mul", "Add"))
     elif operator.op == "Einsum" and len(operator.tensors) == 1:
         yield _of_one_operand(operator)
     elif operator.op in _STANDARD:

@@ -138,6 +138,12 @@ _CONV = f"x0,c:float32[8,8,3,3],c:float32[8]){{{window(3, 1)}"
             _ROWS,
             _ROWS,
         ),
+        (
+            "ai.onnx.ml.ArrayFeatureExtractor(x0,c:int64[3]){}",
+            "Gather(x0,c:int64[3]){axis=2}",
+            _ROWS,
+            "float32[1,49,3]",
+        ),
         ("Einsum(x0){equation=abc->acb}", "Transpose(x0){perm=0,2,1}", _ROWS, "float32[1,64,49]"),
         ("Einsum(x0){equation=a b c -> ac}", "ReduceSum(x0){axes=1}", _ROWS, "float32[1,64]"),
         ("Einsum(x0){equation=cba}", "Transpose(x0){perm=2,1,0}", _ROWS, "float32[64,49,1]"),
