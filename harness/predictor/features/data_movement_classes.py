@@ -124,7 +124,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
 
 def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
-    if any("Linear" in name for name in own):
+    if any(name.endswith("Linear") for name in own):
         return "quantised"
     strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR | _PERIODIC]
     kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES}

@@ -122,10 +122,12 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         return None
     if not found.macs:
         raise MalformedKey(f"{operator.op} multiplies nothing")
-    elements, results = math.prod(right.shape), found.batch * found.rows * found.columns
+    results = found.batch * found.rows * found.columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
-    operands = 0 if right.constant else -(-elements // results)
-    kind = "weights" if right.constant else "activations"
+    elements = {True: 0, False: 0}
+    for one in [right, *(operator.tensors[2:] if operator.op == "Einsum" else ())]:
+        elements[one.constant] += math.prod(one.shape or ())
+    kind = "weights" if elements[True] else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
@@ -134,8 +136,8 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         in_size=(found.rows, 1),
         out_size=(found.rows, 1),
         groups=found.batch,
-        weight_elements=elements if right.constant else 0,
-        extra_operands=operands + _extra_operands(layer, place, results),
+        weight_elements=elements[True],
+        extra_operands=-(-elements[False] // results) + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
 
