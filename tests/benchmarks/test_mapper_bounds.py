@@ -38,11 +38,11 @@ def test_no_program_is_faster_than_the_bounds(preset: str) -> None:
 
 
 def test_a_generated_network_is_compared_with_forced_choices() -> None:
-    """A seed has one network. Every forced choice that fits is timed, and none is below the bound."""
-    drawn = [generated_networks.build(seed).SerializeToString() for seed in (1, 1, 2)]
+    """A seed has one network. No forced choice that fits is faster by more than 0.5 %, or below the bound."""
+    drawn = [generated_networks.build(seed).SerializeToString() for seed in (7, 7, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    found = measure("generated-1", "npu01")
+    found = measure("generated-7")
     assert {"layers", "recompute", "direct"} <= found.forced.keys() <= FORCED.keys()
     assert found.loose_cycles <= min(found.cycles, *found.forced.values())
     assert found.cycles < found.forced["layers"]
-    assert found.loss == found.cycles / min(found.forced.values()) - 1
+    assert found.loss <= 0.005

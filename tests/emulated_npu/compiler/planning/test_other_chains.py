@@ -14,11 +14,7 @@ from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import (
-    decide_by_each_assumption,
-    decide_chains,
-    other_chains,
-)
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, other_chains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
@@ -114,14 +110,3 @@ def test_changes_of_ends_and_of_ways_take_turns() -> None:
     turns = min(changes_ends.count(True), changes_ends.count(False))
     assert turns > 1
     assert changes_ends[: 2 * turns] == [True, False] * turns
-
-
-def test_chains_are_no_slower_than_with_other_halo_buffers() -> None:
-    """The chains that are best under an assumption are compared with those for other sizes of the halo buffer."""
-    model, machine = _convolutions(32, 112)
-    compiled = compile_model(model, machine)
-    alternatives = list(decide_by_each_assumption(_planner(model, machine)))
-    best = min(alternatives, key=lambda each: _formula_ps(compiled, each.decisions))
-    times_ps = [_formula_ps(compiled, decisions) for decisions in best.with_other_halo_buffers()]
-    assert times_ps
-    assert _formula_ps(compiled, compiled.decisions) <= min(times_ps)
