@@ -1,23 +1,26 @@
 """How well the compiler chooses: tables of docs/emulator_compiler.md in Markdown.
 
-    python -m benchmarks.emulator.mapper [--jobs N] [NAME ...]
+    python -m benchmarks.emulator.mapper [--jobs N] [--machine NAME] [--larger] [NAME ...]
 
-Networks are the built-in ones and those of benchmarks.topologies. For each, the first table compares the automatic
-choice with every forced one, and with two bounds that no program can be below. The loose one is all multiply-adds at
-the peak of the matrix unit, or inputs, outputs and constants moved once at the bandwidth of DDR, whichever is longer.
-The tight one counts the rows and columns that a layer cannot fill, and adds the time of the vector unit, which shares a
-queue with the matrix unit. The second table doubles one resource of the machine at a time: a larger machine should not
-be slower.
+Networks are the built-in ones, those of benchmarks.topologies, and `generated-N`, drawn from the seed N. For each, the
+first table compares the automatic choice with every forced one, and with two bounds that no program can be below. The
+loose one is all multiply-adds at the peak of the matrix unit, or inputs, outputs and constants moved once at the
+bandwidth of DDR, whichever is longer. The tight one counts the rows and columns that a layer cannot fill, and adds the
+time of the vector unit, which shares a queue with the matrix unit. With --larger, a second table doubles one resource
+of the machine at a time: a larger machine should not be slower.
 """
 
 import argparse
+import functools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks import topologies
+from benchmarks.emulator import generated_networks
 from benchmarks.generated_page import print_head, print_row
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.compiled import Compiled
@@ -34,27 +37,47 @@ from device_agents.emulated_npu.unit_commands import Function
 from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.npu.loading import load_model
 
-EDGE = find_machine("edge")
-FORCED: Mapping[str, Options] = {
-    "whole": Options(chains="whole"),
-    "layers": Options(chains="layers"),
-    "retain": Options(halo="retain"),
-    "recompute": Options(halo="recompute"),
-    "refetch": Options(halo="refetch"),
-    "weights": Options(residency="weights"),
-    "features": Options(residency="features"),
-    "direct": Options(conv_algorithm="direct"),
+GENERATED = "generated-"
+MACHINES: Mapping[str, tuple[Machine, Options]] = {
+    "edge": (find_machine("edge"), DEFAULT),
+    "npu01": (find_machine("edge"), Options(cached_weights=False)),
+    "systolic-32": (find_machine("systolic-32"), DEFAULT),
 }
-LARGER: Mapping[str, Machine] = {
-    "NB": replace(EDGE, nb_bytes=2 * EDGE.nb_bytes),
-    "SB": replace(EDGE, sb_bytes=2 * EDGE.sb_bytes),
-    "halo buffer": replace(EDGE, halo_bytes=2 * EDGE.halo_bytes),
-    "LLC": replace(EDGE, llc=replace(EDGE.llc, bytes=2 * EDGE.llc.bytes)),
-    "DDR bandwidth": replace(EDGE, ddr=replace(EDGE.ddr, bytes_per_s=2 * EDGE.ddr.bytes_per_s)),
-    "queues": replace(EDGE, io_queue_depth=2 * EDGE.io_queue_depth, cp_queue_depth=2 * EDGE.cp_queue_depth),
-    "matrix unit": replace(EDGE, mfu=replace(EDGE.mfu, columns=2 * EDGE.mfu.columns)),
-    "vector unit": replace(EDGE, vfu=replace(EDGE.vfu, lanes=2 * EDGE.vfu.lanes)),
+"""Machines with the options that every compilation for them has: those of the device, or none."""
+FORCED: Mapping[str, Mapping[str, Any]] = {
+    "whole": {"chains": "whole"},
+    "layers": {"chains": "layers"},
+    "retain": {"halo": "retain"},
+    "recompute": {"halo": "recompute"},
+    "refetch": {"halo": "refetch"},
+    "weights": {"residency": "weights"},
+    "features": {"residency": "features"},
+    "direct": {"conv_algorithm": "direct"},
+    "tiles of 16": {"tile": (16, 16)},
+    "tiles of 32": {"tile": (32, 32)},
+    "whole, recompute": {"chains": "whole", "halo": "recompute"},
+    "whole, tiles of 16": {"chains": "whole", "tile": (16, 16)},
+    "whole, tiles of 32": {"chains": "whole", "tile": (32, 32)},
 }
+
+
+def _larger(machine: Machine) -> dict[str, Machine]:
+    """Return the machine with one resource doubled, by resource; a shared buffer holds features and weights."""
+    more_nb = replace(machine, nb_bytes=2 * machine.nb_bytes)
+    found = {
+        "NB": replace(more_nb, sb_bytes=more_nb.nb_bytes) if machine.shared_buffer else more_nb,
+        "halo buffer": replace(machine, halo_bytes=2 * machine.halo_bytes),
+        "LLC": replace(machine, llc=replace(machine.llc, bytes=2 * machine.llc.bytes)),
+        "DDR bandwidth": replace(machine, ddr=replace(machine.ddr, bytes_per_s=2 * machine.ddr.bytes_per_s)),
+        "queues": replace(
+            machine, io_queue_depth=2 * machine.io_queue_depth, cp_queue_depth=2 * machine.cp_queue_depth
+        ),
+        "matrix unit": replace(machine, mfu=replace(machine.mfu, columns=2 * machine.mfu.columns)),
+        "vector unit": replace(machine, vfu=replace(machine.vfu, lanes=2 * machine.vfu.lanes)),
+    }
+    if not machine.shared_buffer:
+        found["SB"] = replace(machine, sb_bytes=2 * machine.sb_bytes)
+    return found
 
 
 @dataclass(frozen=True)
@@ -84,20 +107,25 @@ class Found:
         return self.cycles / self.loose_cycles, self.cycles / self.tight_cycles
 
 
-def measure(name: str) -> Found:
+def measure(name: str, machine_name: str = "edge", with_larger: bool = False) -> Found:
     """Compile a network in all ways and time the programs."""
     model = _model(name)
-    compiled = compile_model(model, EDGE)
+    machine, options = MACHINES[machine_name]
+    compiled = compile_model(model, machine, options)
+    larger = _larger(machine) if with_larger else {}
     return Found(
         name,
         _cycles_of(compiled),
         *bounds_cycles(compiled),
-        _tried(model, {way: (EDGE, options) for way, options in FORCED.items()}),
-        _tried(model, {resource: (machine, DEFAULT) for resource, machine in LARGER.items()}),
+        _tried(model, {way: (machine, replace(options, **forced)) for way, forced in FORCED.items()}),
+        _tried(model, {resource: (more, options) for resource, more in larger.items()}),
     )
 
 
 def _model(name: str) -> bytes:
+    if name.startswith(GENERATED):
+        drawn: bytes = generated_networks.build(int(name.removeprefix(GENERATED))).SerializeToString()
+        return drawn
     if name in topologies.NAMES:
         content: bytes = topologies.build(name).SerializeToString()
         return content
@@ -161,16 +189,19 @@ def _unit_cycles(layer: HardwareLayer, macs: int, machine: Machine) -> float:
 
 
 def main() -> None:
-    """Measure the networks and print both tables with their summaries."""
+    """Measure the networks and print the tables with their summaries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="networks; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks; default: all but generated ones")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--machine", choices=list(MACHINES), default="edge")
+    parser.add_argument("--larger", action="store_true", help="double the machine's resources, too")
     given = parser.parse_args()
     found = []
     heads = ("M cycles", "over the loose bound", "over the tight bound", "fastest forced choice", "against it")
     print_head("network", *heads)
+    measuring = functools.partial(measure, machine_name=given.machine, with_larger=given.larger)
     with ProcessPoolExecutor(given.jobs) as pool:
-        for one in pool.map(measure, given.names or (*BUILTIN_NAMES, *topologies.NAMES)):
+        for one in pool.map(measuring, given.names or (*BUILTIN_NAMES, *topologies.NAMES)):
             found.append(one)
             distances = (f"{distance:.2f}" for distance in one.distances)
             print_row(one.name, f"{one.cycles / 1e6:.3f}", *distances, one.best, f"{one.loss:+.2%}")
@@ -178,8 +209,14 @@ def main() -> None:
     for name, over in zip(("loose", "tight"), zip(*(one.distances for one in found), strict=True), strict=True):
         print(f"\nover the {name} bound: median {statistics.median(over):.2f}, worst {max(over):.2f}")
     print(f"slower than a forced choice by more than 0.5 %: {late} of {len(found)}\n")
+    if given.larger:
+        _print_larger(found)
+
+
+def _print_larger(found: Sequence[Found]) -> None:
+    """Print by how much networks are slower with one resource doubled."""
     print_head("doubled", "median", "worst", "networks that are slower by more than 1 %")
-    for resource in LARGER:
+    for resource in dict.fromkeys(resource for one in found for resource in one.larger):
         changes = {one.name: one.larger[resource] / one.cycles - 1 for one in found if resource in one.larger}
         slower = [f"{name} {change:+.1%}" for name, change in changes.items() if change > 0.01]
         middle, worst = statistics.median(changes.values()), max(changes.values())

@@ -1,11 +1,12 @@
-"""The bounds of benchmarks.emulator.mapper on machines with arrays of other kinds than that of its study."""
+"""benchmarks.emulator.mapper: its bounds on other arrays than that of its study, and its networks and choices."""
 
 from dataclasses import replace
 
 import pytest
 from small_models import model, node, values
 
-from benchmarks.emulator.mapper import bounds_cycles
+from benchmarks.emulator import generated_networks
+from benchmarks.emulator.mapper import FORCED, bounds_cycles, measure
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
@@ -34,3 +35,14 @@ def test_no_program_is_faster_than_the_bounds(preset: str) -> None:
     cycles = simulate_program(compiled.program, machine).makespan_ps * machine.clock_hz / 1e12
     loose, tight = bounds_cycles(compiled)
     assert 0 < loose <= tight <= cycles
+
+
+def test_a_generated_network_is_compared_with_forced_choices() -> None:
+    """A seed has one network. No forced choice that fits is faster by more than 0.5 %, or below the bound."""
+    drawn = [generated_networks.build(seed).SerializeToString() for seed in (7, 7, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    found = measure("generated-7")
+    assert {"layers", "recompute", "direct"} <= found.forced.keys() <= FORCED.keys()
+    assert found.loose_cycles <= min(found.cycles, *found.forced.values())
+    assert found.cycles < found.forced["layers"]
+    assert found.loss <= 0.005

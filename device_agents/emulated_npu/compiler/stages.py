@@ -45,7 +45,7 @@ from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _COMPARED_ITEMS = 6000
-"""Items that are scheduled to compare the chains of a network with others."""
+"""Items that are scheduled to compare the chains of a network with others, at most half of them for halo buffers."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -74,20 +74,24 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
 
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
-    others, one change after the other, as long as few items are scheduled for it.
+    those of other halo buffers, and with others, one change after the other, as long as few items are scheduled for it.
     """
-    known: dict[tuple[int, ...], _Schedule] = {}  # they keep their chains alive, so that ids stay unique
+    known: dict[object, _Schedule] = {}
     written = WrittenChains()
 
     def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
-        key = tuple(id(chain) for decision in decisions for chain in decision.chains)
+        key = graph.setup is None, tuple((each.start, each.end, each.chosen.key) for each in decisions)
         if key not in known:
             known[key] = _schedule(divide(graph, machine), machine, options, {0: decisions}, written=written)
         return known[key]
 
-    ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
-    best = min(ways, key=lambda way: way.predicted_ps)
+    ways = ((schedule(graph, each.decisions), each) for graph in graphs for each in predictor.candidates(graph))
+    best, alternative = min(ways, key=lambda way: way[0].predicted_ps)
     graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[object]()
+    sizes = alternative.with_other_halo_buffers()
+    while best.items <= left - _COMPARED_ITEMS // 2 and (resized := next(sizes, None)) is not None:
+        left -= best.items
+        best = min(best, schedule(graph, resized), key=lambda way: way.predicted_ps)
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:
         key, decisions = other

@@ -12,6 +12,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import (
+    Alternative,
     decide_by_each_assumption,
     other_chains,
 )
@@ -38,9 +39,9 @@ class GraphPredictor:
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""
-        return [(decision.start, decision.end) for decision in next(self.candidates(graph))]
+        return [(decision.start, decision.end) for decision in next(self.candidates(graph)).decisions]
 
-    def candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
+    def candidates(self, graph: Graph) -> Iterator[Alternative]:
         """Yield the chains of a graph under each assumption on their neighbours; raises DoesNotFit.
 
         For a VFU with a separate queue, also those that are best if it shares that of the MFU.

@@ -339,10 +339,10 @@ class SplitPredictor:
         """
         cores = len(self._kind_of)
         planner = Planner(part, machine, self._options, externals)
-        ways = decide_by_each_assumption(planner) if cores == 1 else [decide(planner)]
+        several = (each.decisions for each in decide_by_each_assumption(planner))
         shared = shared_layers(part, machine, cores)
         found = []
-        for decisions in ways:
+        for decisions in several if cores == 1 else [decide(planner)]:
             plans = [plan for decision in decisions for plan in decision.chains]
             commands = list(
                 WrittenChains().commands(part, machine, plans, externals, ScratchpadLayout.of(machine, plans))

@@ -83,13 +83,30 @@ def test_a_short_program_has_the_order_that_is_fastest_with_the_time_of_instruct
     assert simulate_program(compiled.program, compiled.machine).makespan_ps == min(times_ps)
 
 
+def _convolutions(channels: int, size: int) -> tuple[bytes, Machine]:
+    """Return four convolutions, and a machine for them."""
+    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
+    weights = {"w": values((channels, channels, 3, 3))}
+    return network_of(nodes, {"t0": values((1, channels, size, size))}, weights, ["t4"]).model, find_machine("edge")
+
+
+def _planner(model: bytes, machine: Machine) -> Planner:
+    graph = compile_model(model, machine).graph
+    return Planner(graph, machine, DEFAULT, placeholders(graph, machine, choose_spaces(graph, machine)))
+
+
 def test_chains_also_end_one_layer_earlier_and_later() -> None:
     """Two chains of two layers each are compared with one, with a first layer apart, and with the other two ends."""
-    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
-    model = network_of(nodes, {"t0": values((1, 8, 16, 16))}, {"w": values((8, 8, 3, 3))}, ["t4"]).model
-    machine = find_machine("edge")
-    graph = compile_model(model, machine).graph
-    externals = placeholders(graph, machine, choose_spaces(graph, machine))
-    planner = Planner(graph, machine, DEFAULT, externals)
+    planner = _planner(*_convolutions(8, 16))
     others = other_chains(planner, decide_chains(planner, (2, 4), 0), frozenset())
     assert {tuple(each.end for each in way) for _, way in others} == {(4,), (1, 2, 4), (1, 4), (3, 4), (2, 3, 4)}
+
+
+def test_changes_of_ends_and_of_ways_take_turns() -> None:
+    """Ways to run a chain are many and much alike, so other ends are not compared after all of them."""
+    planner = _planner(*_convolutions(16, 128))
+    found = [key for key, _ in other_chains(planner, decide_chains(planner, (1, 3, 4), 1 << 16), frozenset())]
+    changes_ends = [way is None for _, way in found]
+    turns = min(changes_ends.count(True), changes_ends.count(False))
+    assert turns > 1
+    assert changes_ends[: 2 * turns] == [True, False] * turns

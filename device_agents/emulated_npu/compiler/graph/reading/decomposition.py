@@ -160,11 +160,13 @@ class Decomposition:
             return self.compute(op, [tensor, self.integers([axis])], {"keepdims": 1})
         return self.compute(op, [tensor], {"axes": [axis], "keepdims": 1})
 
-    def result(self, numbers: str, place: int, scale: str = "") -> None:
-        """Add the conversion to the node's output; its zero point follows the input `place`, which is the scale if none
-        is given.
-        """
-        given = [numbers, scale or self.required(place), *filter(None, [self.input(place + 1)])]
+    def result(self, numbers: str, place: int) -> None:
+        """Add the conversion to the node's output, whose scale and zero point are the input `place` and the next."""
+        self.quantised(numbers, self.required(place), self.input(place + 1))
+
+    def quantised(self, numbers: str, scale: str, zero_point: str) -> None:
+        """Add the conversion to the node's output."""
+        given = [numbers, scale, *filter(None, [zero_point])]
         self.nodes.append(helper.make_node(QUANTIZE, given, [self.node.output[0]]))
 
     def bound(self, numbers: str, place: int = 0) -> None:

@@ -175,7 +175,7 @@ def _multiplication(found: Decomposition) -> None:
     one = found.constant(np.array(1, np.float32))
     product = found.compute("Mul", [found.numbers(0, one, found.input(2)), found.numbers(3, one, found.input(5))])
     factor = (first * second / target).astype(np.float32).reshape(())
-    found.result(found.compute("Mul", [product, found.constant(factor)]), 6, one)
+    found.quantised(found.compute("Mul", [product, found.constant(factor)]), one, found.input(7))
 
 
 def _of_one(op: str, *without: str) -> Decompose:

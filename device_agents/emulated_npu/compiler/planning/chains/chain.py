@@ -96,6 +96,12 @@ class ChainPlan:
         return all(plan.resident and index in constant for index, plan in self.weights.items())
 
     @property
+    def kept_weights(self) -> tuple[object, ...]:
+        """How weights reach SB: which stay there, in how many loads, and where they lie."""
+        plans = self.weights.items()
+        return tuple((layer, one.resident, len(one.loads), one.addresses, one.together) for layer, one in plans)
+
+    @property
     def loads_ahead(self) -> bool:
         """Whether a pass loads its part of every input while the pass before it computes."""
         changing = (

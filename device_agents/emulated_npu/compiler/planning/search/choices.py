@@ -85,8 +85,8 @@ class Choice:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What distinguishes it from the other ways to run the same layers: cuts and bytes of its chains."""
-        return tuple((one.geometry.cuts, one.nb_bytes, one.sb_bytes, one.halo_bytes) for one in self.chains)
+        """What distinguishes it from the other ways to run the same layers: cuts, bytes and weights of its chains."""
+        return tuple((one.geometry.cuts, one.nb_bytes, one.halo_bytes, one.kept_weights) for one in self.chains)
 
     @property
     def passes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,38 +25,60 @@ _CLOSE, _CLOSER = 1.1, 1.03
 """How much longer other chains may be estimated to take; the second one for chains that only end elsewhere."""
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """Chains of a graph that are best under one of ASSUMPTIONS; `rest` are the planners with other halo buffers.
+
+    Each comes with where its chains end, the one that is estimated to cost least first.
+    """
+
+    decisions: tuple[Decision, ...]
+    planner: Planner
+    rest: tuple[tuple[Planner, tuple[int, ...]], ...]
+
+    def joined(self) -> Alternative:
+        """Return it with chains in one pass joined to longer ones than are searched first; raises DoesNotFit."""
+        within = self.planner.within(_halo_bytes(self.decisions))
+        return replace(self, decisions=_decisions(within, within.longer(self.decisions).ends))
+
+    def with_other_halo_buffers(self) -> Iterator[tuple[Decision, ...]]:
+        """Yield the chains, joined, for the other sizes of the halo buffer."""
+        for planner, ends in self.rest:
+            with contextlib.suppress(DoesNotFit):
+                yield replace(self, decisions=_decisions(planner, ends)).joined().decisions
+
+
 def decide(planner: Planner) -> tuple[Decision, ...]:
     """Choose the chains of a graph by predicted time, under one of ASSUMPTIONS; raises DoesNotFit.
 
     It is the first one, or for a layer without neighbours the second.
     """
-    return _decided(planner, [_ALONE if len(planner.graph.layers) == 1 else _DOUBTING])[0]
+    return _decided(planner, [_ALONE if len(planner.graph.layers) == 1 else _DOUBTING])[0].decisions
 
 
-def decide_by_each_assumption(planner: Planner) -> Iterator[tuple[Decision, ...]]:
+def decide_by_each_assumption(planner: Planner) -> Iterator[Alternative]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
     Chains in one pass are also joined to longer ones than are searched first, and a short graph is tried as one.
     """
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
-    for decisions in _alternatives(planner):
-        chains = tuple(decision.chains for decision in decisions)
+    for alternative in _alternatives(planner):
+        chains = tuple(decision.chains for decision in alternative.decisions)
         if chains not in seen:
             seen.append(chains)
-            yield decisions
+            yield alternative
 
 
-def _alternatives(planner: Planner) -> Iterator[tuple[Decision, ...]]:
+def _alternatives(planner: Planner) -> Iterator[Alternative]:
     found = _decided(planner, range(len(ASSUMPTIONS)))
     yield from found
-    for place, decisions in enumerate(found):
+    for alternative in found:
         with contextlib.suppress(DoesNotFit):
-            within = planner.assuming(place).within(_halo_bytes(decisions))
-            yield _decisions(within, within.longer(decisions).ends)
+            yield alternative.joined()
     count = len(planner.graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
-            yield (planner.whole(),)
+            yield Alternative((planner.whole(),), planner, ())
 
 
 class _Change(NamedTuple):
@@ -83,17 +105,21 @@ def other_chains(
 ) -> Iterator[tuple[object, tuple[Decision, ...]]]:
     """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
-    Each comes with the key of its change; those that are estimated to gain most come first. They have the halo buffer
-    of these chains. Changes that were `tried`, or are estimated to take far longer, are left out, and all if the
-    options fix chains.
+    Each comes with the key of its change. Changes of ends and of ways take turns, because ways are many and much alike;
+    of each kind, those that are estimated to gain most come first. They have the halo buffer of these chains. Changes
+    that were `tried`, or are estimated to take far longer, are left out, and all if the options fix chains.
     """
     options = planner.options
     if len(planner.graph.layers) == 1 or options.chains != "auto" or options.single_layers:
         return
     planner = planner.assuming(_ALONE)
     within = planner.within(_halo_bytes(decisions))
-    found = (*_other_ways(decisions), *_other_ends(planner, decisions))
-    for change in sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2)):
+    kinds = (
+        sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2))
+        for found in (_other_ends(planner, decisions), _other_ways(decisions))
+    )
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*kinds))
+    for change in filter(None, in_turn):
         with contextlib.suppress(DoesNotFit):
             new = (change.decision,) if change.decision is not None else _decisions(within, change.ends)
             yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
@@ -149,14 +175,14 @@ def decide_chains(planner: Planner, ends: Sequence[int], halo_bytes: int) -> tup
     return _decisions(planner.within(halo_bytes), (0, *ends))
 
 
-def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decision, ...]]:
+def _decided(planner: Planner, assumptions: Sequence[int]) -> list[Alternative]:
     """Return the best chains under each of some assumptions; raises DoesNotFit.
 
     The halo buffer takes room from all chains. Its size is what chains with all the room request, a quarter of the
     largest request, or zero.
     """
     if planner.options.chains == "whole":
-        return [(planner.whole(),)]
+        return [Alternative((planner.whole(),), planner, ())]
     assumed = [planner.assuming(place) for place in assumptions]
     free = [one.outline() for one in assumed]
     requested = [outline.halo_bytes for outline in free]
@@ -164,20 +190,22 @@ def _decided(planner: Planner, assumptions: Sequence[int]) -> list[tuple[Decisio
     return [_cheapest(one, outline.ends, sizes) for one, outline in zip(assumed, free, strict=True)]
 
 
-def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
+def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> Alternative:
     """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits."""
-    found: list[tuple[ChainOutline, Planner]] = []
+    found: list[tuple[int, Planner, tuple[int, ...]]] = []
     problems: list[DoesNotFit] = []
     for size in halo_sizes:
         smaller = planner.within(size)
         try:
-            found.append((_outline(smaller, ends), smaller))
+            outline = _outline(smaller, ends)
+            found.append((outline.cost_ps, smaller, outline.ends))
         except DoesNotFit as error:
             problems.append(error.with_traceback(None))
     if not found:
         raise problems.pop(0)
-    outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
-    return _decisions(chosen, outline.ends)
+    found.sort(key=itemgetter(0))
+    (_, chosen, best), *rest = found
+    return Alternative(_decisions(chosen, best), planner, tuple((one, other) for _, one, other in rest))
 
 
 def _decisions(planner: Planner, ends: Sequence[int]) -> tuple[Decision, ...]:
