@@ -120,7 +120,7 @@ def check(
         print_json(devices=[{"name": device, "checks": checks} for device, checks in listed.items()])
     else:
         for device, checks in found.items():
-            print_table((device, "", "found"), [(one.name, _word(one), one.found) for one in checks], left=3)
+            print_table((device, "result", "found"), [(one.name, _word(one), one.found) for one in checks], left=3)
             for one in checks:
                 if one.remedy:
                     print_line(one.remedy, f"  to correct {one.name}: ")

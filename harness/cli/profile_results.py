@@ -101,7 +101,7 @@ def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:
             wall_seconds=max((result.wall_seconds for result in done), default=0.0),
         )
         return
-    header = ("device", "campaign", "probes", "samples", "on the device s", "in total s", "attempts", "")
+    header = ("device", "campaign", "probes", "samples", "on the device s", "in total s", "attempts", "note")
     print_table(header, [_row(outcome) for outcome in outcomes], left=1)
 
 

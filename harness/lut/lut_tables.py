@@ -153,12 +153,12 @@ def changes_table(changes: LutChanges) -> Table:
         )
         for one in changes.changed
     ]
-    return Table(("key", "operators", "context", "before µs", "after µs", "change", "z"), rows, left=3)
+    return Table(("key", "operators", "context", "before µs", "after µs", "change", "std. errors"), rows, left=3)
 
 
 def list_of_tables(tables: Sequence[StoredTable]) -> Table:
     """Return a line for each table; its name begins with the device and the date."""
-    header = ("table", "method", "entries", "size", "measured with", "")
+    header = ("table", "method", "entries", "size", "measured with", "note")
     rows = [
         (
             *(one.name, one.method or "manifest unreadable", str(one.entries)),
