@@ -171,18 +171,18 @@ def _show(compared: TableComparison, shown: ShownLayers) -> None:
 
 
 def _show_layers(compared: TableComparison, shown: ShownLayers) -> None:
+    from harness.lut.layer_work import sizes_of
+
     rows: list[Sequence[str]] = []
     farthest = {one.key: one for one in reversed(compared.layers)}  # of the places of a layer, the first differs most
     listed = compared.layers if shown.wide else [one for one in compared.layers if farthest[one.key] is one]
     for one in listed[: shown.top or None]:
         places = (one.key, one.context) if shown.wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
-        rows.append((one.example, one.op, *places, *times))
+        rows.append((one.example or sizes_of(one.signature), one.op, *places, *times))
     places = ("key", "context") if shown.wide else ()
-    header, left = ("layer", "operators", *places, "A µs", "B µs", "B / A", "faster"), 2 + len(places)
-    if not any(row[0] for row in rows):
-        header, rows, left = header[1:], [row[1:] for row in rows], left - 1
-    print_table(header, rows, left=left)
+    header = ("layer", "operators", *places, "A µs", "B µs", "B / A", "faster")
+    print_table(header, rows, left=2 + len(places))
     if len(rows) < len(listed):
         print_line(f"and {counted(len(listed) - len(rows), 'more layer')}, differing less; --top 0 shows all")
     if len(listed) < len(compared.layers):

@@ -7,6 +7,7 @@ from typing import Any
 from harness.latency.joint import MISFIT
 from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.layer_diff import LutChanges
+from harness.lut.layer_work import sizes_of
 from harness.lut.stored_tables import StoredTable
 from harness.lut.table import Lut
 from harness.probe.overhead_terms import ADDED_TERMS
@@ -148,12 +149,12 @@ def changes_table(changes: LutChanges) -> Table:
     """Return the layers that changed between two tables."""
     rows = [
         (
-            *(one.key, one.op, one.context, microseconds(one.before_s), microseconds(one.after_s)),
+            *(sizes_of(one.signature), one.op, one.context, microseconds(one.before_s), microseconds(one.after_s)),
             *(signed_percent(one.ratio - 1), f"{one.z:+.1f}"),
         )
         for one in changes.changed
     ]
-    return Table(("key", "operators", "context", "before µs", "after µs", "change", "std. errors"), rows, left=3)
+    return Table(("layer", "operators", "context", "before µs", "after µs", "change", "std. errors"), rows, left=3)
 
 
 def list_of_tables(tables: Sequence[StoredTable]) -> Table:

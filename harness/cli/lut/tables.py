@@ -127,8 +127,8 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
     note = "" if entry.resolved else "below resolution"
     if entry.flags and entry.resolved:
         note = entry.flags if view.wide else "disputed"
-    place = (entry.key, entry.context)
-    return ShownLayer("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, note=note)
+    place, more = (entry.key, entry.context), {"note": note, "signature": entry.signature}
+    return ShownLayer("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, **more)
 
 
 def diff(
@@ -140,7 +140,7 @@ def diff(
 ) -> None:
     """Compare two tables, and list the layers that changed.
 
-    A layer has changed if it differs by more than 2 % and three standard errors (z).
+    A layer has changed if it differs by more than 2 % and three standard errors.
 
     Example: harness lut diff cpu01/2026-01-01-0a1b cpu01/2026-01-02-4e5f
     """

@@ -290,8 +290,9 @@ def sweep_plot(sweep: Sweep) -> tuple[str, str]:
     scale: Scale = "log" if across is not None and across.scale == "log" else "linear"
     on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
     title = f"{printable(sweep.network, 40)}{on}: time by {'machine' if across is None else across.key}"
+    unit = _UNITS[metric(sweep)]
     times = [value for one in series for _, value in one.points if value is not None]
-    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(f"time, {_UNITS[metric(sweep)]}", scale_of_range(times)))
+    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(f"time, {unit}", scale_of_range(times)))
 
 
 def _numbers(axis: SweepAxis) -> list[float]:
