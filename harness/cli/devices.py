@@ -49,12 +49,10 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
             ]
         )
         return
-    groups = ["groups"] * any(one.groups for one, _ in known)
     rows = [
-        (one.name, one.backend, one.transport.kind, one.board, *(",".join(one.groups) for _ in groups), held.health)
-        for one, held in known
+        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), held.health) for one, held in known
     ]
-    print_table(("device", "backend", "transport", "board", *groups, "health"), rows, left=6)
+    print_table(("device", "backend", "transport", "board", "groups", "health"), rows, left=6)
     reasons: dict[str, list[str]] = {}
     for one, held in known:
         if held.health != "good":

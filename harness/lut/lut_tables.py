@@ -168,5 +168,4 @@ def list_of_tables(tables: Sequence[StoredTable]) -> Table:
         )
         for one in tables
     ]
-    kept = [at for at in range(len(header)) if at < 4 or any(row[at] for row in rows)]
-    return Table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], left=2)
+    return Table(header, rows, left=2)

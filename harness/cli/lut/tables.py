@@ -17,7 +17,7 @@ from harness.cli.terminal.output import note, print_json, print_line, print_repo
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.text import clock_name, signed_percent
+from harness.text import clock_name, counted, signed_percent
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def check(
         return
     for table in tables:
         print_line(f"{table.path}  {len(table.entries)} entries  intact")
-    print_line(f"{len(tables)} tables intact")
+    print_line(f"{counted(len(tables), 'table')} intact")
 
 
 def export(
