@@ -67,7 +67,8 @@ def sizes_of(signature: str) -> str:
     if parsed is None:
         return ""
     read = list(dict.fromkeys(map(_shape, parsed.inputs)))
-    window = parsed.operators[0].attributes.get("kernel_shape", "").replace(",", "x")
+    windows = [one.attributes["kernel_shape"] for one in parsed.operators if "kernel_shape" in one.attributes]
+    window = "".join(windows[:1]).replace(",", "x")
     sizes = f"{', '.join(read[:_SHOWN_INPUTS])}{', …' * (len(read) > _SHOWN_INPUTS)} -> {_shape(parsed.outputs[0])}"
     return sizes + (f" k{window}" if window.strip("1x") else "")
 
