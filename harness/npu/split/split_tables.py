@@ -112,8 +112,8 @@ def _layer_table(split: SplitComparison) -> Table:
 
 
 def _named(way: str) -> str:
-    """Return the name of a way as a table shows it."""
-    return way.replace(ONE, "one core", 1) if way.startswith(ONE) else way
+    """Return the name of a way as a table shows it: `one core, chained` for `one, chained`."""
+    return f"one core{way.removeprefix(ONE)}" if way.startswith(ONE) else way
 
 
 def _times(split: SplitComparison, predicted_ps: int, true_ps: int | None) -> str:
