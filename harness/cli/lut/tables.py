@@ -127,8 +127,8 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
     note = "" if entry.resolved else "below resolution"
     if entry.flags and entry.resolved:
         note = entry.flags if view.wide else "disputed"
-    place, more = (entry.key, entry.context), {"note": note, "signature": entry.signature}
-    return ShownLayer("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, **more)
+    known = (entry.latency_s, entry.stderr_s, work, entry.key, entry.context)
+    return ShownLayer("", entry.op, *known, samples=entry.samples, note=note, signature=entry.signature)
 
 
 def diff(
