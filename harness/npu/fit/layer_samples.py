@@ -97,10 +97,12 @@ def samples_of(table: Lut) -> LayerSamples:
     """Return the layers of a table as their own probes measured them; raises CoverageError for fewer than twelve.
 
     Entries of neighbourhoods are shares of a chain, and layers that read from outside the network also transfer their
-    inputs: both are left out unless the table has no others.
+    inputs: both are left out unless the table has no others. Layers that take no time, without any error, show no rate.
     """
     described = [
-        (entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM)) for entry in table.entries
+        (entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM))
+        for entry in table.entries
+        if entry.remainder_stderr_s > 0
     ]
     known = [(entry, layer) for entry, layer in described if layer is not None]
     alone = [(entry, layer) for entry, layer in known if "@" not in entry.context]
