@@ -38,18 +38,19 @@ def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[Te
 def products_of_read(op: str, attributes: Mapping[str, Any], shapes: Sequence[Shape | None]) -> int | None:
     """Return the multiply-adds of an operator from the shapes of its inputs; None if it has none, or a size is unknown.
 
-    `attributes` are at least those of an Einsum of two operands and of a GroupQueryAttention; attention is counted with
+    `attributes` are at least those of an Einsum and of a GroupQueryAttention; attention is counted with
     all new positions.
     """
+    if op == "Einsum":
+        operands = [shape for shape in shapes if shape is not None]
+        found = einsum_product(attributes.get("equation", ""), operands) if len(operands) == len(shapes) else None
+        return None if found is None else found.macs
     known = [shape for shape in shapes[:3] if shape is not None]
     if len(known) < len(shapes[:3]):
         return None
     if op in GATES and len(known) == 3 and len(known[0]) == 3:
         data, weights, recurrent = known
         return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
-    if op == "Einsum" and len(known) == len(shapes) == 2:
-        found = einsum_product(attributes.get("equation", ""), *known)
-        return None if found is None else found.macs
     if op == GROUPED and len(known) > 1 and len(known[0]) == 3 != len(known[1]):  # columns of one: heads of Q, K and V
         queries, keys = (attributes.get(name, 0) for name in HEADS)
         return 2 * math.prod(known[0]) * known[0][1] * queries // (queries + 2 * keys) if queries > 0 <= keys else None

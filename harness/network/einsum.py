@@ -1,10 +1,10 @@
-"""The product of matrices that an Einsum of two operands computes."""
+"""The product of matrices that an Einsum computes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ELLIPSIS = "..."
 
@@ -24,34 +24,39 @@ class MatrixProducts:
         return self.batch * self.rows * self.depth * self.columns
 
 
-def einsum_product(equation: str, left: Sequence[int], right: Sequence[int]) -> MatrixProducts | None:
+def einsum_product(equation: str, operands: Sequence[Sequence[int]]) -> MatrixProducts | None:
     """Return the product of an equation, for operands of these shapes; None for diagonals, and if they do not fit.
 
-    Labels of both operands count as batch if the result has them, else as depth. Those of one operand are rows or
-    columns.
+    Labels of both factors count as batch if the result or a later operand has them, else as depth. Those of one factor
+    are rows or columns. More than two operands are multiplied in their order. This is one product of all their
+    multiply-adds, with the sizes of the largest one.
     """
     read, arrow, written = equation.replace(" ", "").partition("->")
     terms = read.split(",")
-    if len(terms) != 2:
+    if len(operands) < 2 or len(terms) != len(operands):
         return None
     sizes: dict[str, int] = {}
-    operands: list[set[str]] = []
-    for term, shape in zip(terms, (left, right), strict=True):
+    factors: list[set[str]] = []
+    for term, shape in zip(terms, operands, strict=True):
         labels = _labels(term, len(shape))
         if len(labels) != len(shape) or len(set(labels)) != len(shape):
             return None
         for label, size in zip(labels, shape, strict=True):
             sizes[label] = max(size, sizes.get(label, 1))
-        operands.append(set(labels))
-    both = operands[0] & operands[1]
-    kept = set(written) if arrow else set()
-    batch = {label for label in both if label in kept or not label.isalpha()}
-    return MatrixProducts(
-        _elements(sizes, batch),
-        _elements(sizes, operands[0] - both),
-        _elements(sizes, both - batch),
-        _elements(sizes, operands[1] - both),
-    )
+        factors.append(set(labels))
+    written = written if arrow else "".join(label for label in sizes if read.count(label) == 1)
+    products = []
+    left, *rest = factors
+    while rest:
+        right, *rest = rest
+        kept = {label for label in left | right if not label.isalpha()} | set(written).union(*rest)
+        both = left & right
+        parts = (both & kept, left - both, both - kept, right - both)
+        products.append(MatrixProducts(*(_elements(sizes, part) for part in parts)))
+        left = (left | right) & kept
+    largest = max(products, key=lambda product: product.macs)
+    others = sum(product.macs for product in products) - largest.macs
+    return replace(largest, depth=largest.depth + others * largest.depth // max(1, largest.macs))
 
 
 def has_late_sizes(equation: str, shapes: Sequence[Sequence[int]]) -> bool:

@@ -77,7 +77,9 @@ class Block(StrictModel):
     """
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    precision: Literal["float32", "int8", "activations", "dynamic", "dynamic-uint8", "weights", "packed"] = "float32"
+    precision: Literal[
+        "float32", "int8", "uint8-weights", "activations", "dynamic", "dynamic-uint8", "weights", "packed"
+    ] = "float32"
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis]:
@@ -125,7 +127,7 @@ class Block(StrictModel):
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
+    """Convolutions; a depthwise one ignores `channels_out`, and has `multiplier` outputs for each input channel."""
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -137,6 +139,7 @@ class ConvolutionBlock(Block):
     stride: Sizes = _ONE
     dilation: Sizes = _ONE
     groups: Groups = _ONE
+    multiplier: Sizes = _ONE
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
@@ -145,8 +148,10 @@ class ConvolutionBlock(Block):
     dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
+        multiplier = values.pop("multiplier")
         if values["groups"] == DEPTHWISE:
-            values["groups"] = values["channels_out"] = values["channels_in"]
+            values["groups"] = values["channels_in"]
+            values["channels_out"] = values["channels_in"] * multiplier
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
         return Convolution(**values, context=self.context) if fits else None

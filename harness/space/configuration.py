@@ -215,18 +215,18 @@ class Transposed(SizedLayer):
 
 FloatLayer = Convolution | Transposed | Product | Recurrent | Pooling | Mover
 INT8, ACTIVATIONS, DYNAMIC, UNSIGNED, WEIGHTS = "int8", "activations", "dynamic", "dynamic-uint8", "weights"
-PACKED_WEIGHTS, PACKED_BLOCK = "packed", 32
+UNSIGNED_WEIGHTS, PACKED_WEIGHTS, PACKED_BLOCK = "uint8-weights", "packed", 32
 _WEIGHT_BITS = {WEIGHTS: 8 * FLOAT_BYTES, PACKED_WEIGHTS: 4}
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A layer on integers, in one of six forms that quantisers write.
+    """A layer on integers, in one of seven forms that quantisers write.
 
     `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. The others are for products
-    with weights: `ACTIVATIONS` is the same with weights of floats. `DYNAMIC` has a DynamicQuantizeLinear in front, and
-    a product of integers whose result is scaled; with `UNSIGNED`, its weights are unsigned. With `WEIGHTS`, only
-    weights are integers, and become floats as the layer runs.
+    with weights: `ACTIVATIONS` is the same with weights of floats, `UNSIGNED_WEIGHTS` with unsigned ones. `DYNAMIC` has
+    a DynamicQuantizeLinear in front, and a product of integers whose result is scaled; with `UNSIGNED`, its weights are
+    unsigned. With `WEIGHTS`, only weights are integers, and become floats as the layer runs.
     `PACKED_WEIGHTS` is for products of matrices, with weights of four bits in blocks of `PACKED_BLOCK` rows.
     """
 
@@ -248,7 +248,8 @@ class Quantised:
         """Return the bytes of inputs, weights and results; weights that become floats count as floats."""
         weights = sum(map(math.prod, self.weights))
         passed = self.layer.bytes - FLOAT_BYTES * weights
-        passed //= FLOAT_BYTES if self.precision in (INT8, ACTIVATIONS) else 1  # the others pass floats to each other
+        on_integers = self.precision in (INT8, ACTIVATIONS, UNSIGNED_WEIGHTS)  # the others pass floats to each other
+        passed //= FLOAT_BYTES if on_integers else 1
         return passed + weights * _WEIGHT_BITS.get(self.precision, 8) // 8
 
 

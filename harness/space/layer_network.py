@@ -15,6 +15,7 @@ from harness.space.configuration import (
     NO_ACTIVATION,
     PACKED_WEIGHTS,
     UNSIGNED,
+    UNSIGNED_WEIGHTS,
     WEIGHTS,
     Configuration,
     Convolution,
@@ -27,14 +28,26 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Resizing, Rowwise
-from harness.space.layer_parts import IntegerActivationParts, IntegerParts, IntegerWeightParts, LayerParts, mover_nodes
+from harness.space.layer_parts import (
+    IntegerActivationParts,
+    IntegerParts,
+    IntegerWeightParts,
+    LayerParts,
+    UnsignedWeightParts,
+    mover_nodes,
+)
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
 _ON_ROWS = (Permutation, Picking, Product, Recurrent, Rowwise)
 """Layers whose tensors of four axes are not maps of convolutions, such as the heads of attention."""
-_PARTS = {INT8: IntegerParts, ACTIVATIONS: IntegerActivationParts, WEIGHTS: IntegerWeightParts}
+_PARTS = {
+    INT8: IntegerParts,
+    ACTIVATIONS: IntegerActivationParts,
+    UNSIGNED_WEIGHTS: UnsignedWeightParts,
+    WEIGHTS: IntegerWeightParts,
+}
 Sources = Literal["usual", "apart"]
 SOURCES: tuple[Sources, ...] = ("usual", "apart")
 """Kinds of the layers that write the inputs; see `network_of`."""

@@ -83,13 +83,16 @@ class IntegerWeightParts(LayerParts):
         return self._read(name, shape, TensorProto.INT8, _SCALE)
 
     def _read(self, name: str, shape: Sequence[int], bits: int, scale: float) -> str:
-        zero = self.numbers(f"{name}.zero", 0, helper.tensor_dtype_to_np_dtype(bits).type)
+        middle = 1 << 7 if bits == TensorProto.UINT8 else 0
+        zero = self.numbers(f"{name}.zero", middle, helper.tensor_dtype_to_np_dtype(bits).type)
         inputs = [self.integer_weight(name, shape, bits), self.scalar(f"{name}.scale", scale), zero]
         return self.node("DequantizeLinear", f"{name}.read", inputs)
 
 
 class IntegerParts(IntegerWeightParts):
     """Parts whose layers pass unsigned bytes: a QuantizeLinear follows each, and DequantizeLinears precede it."""
+
+    _weights = TensorProto.INT8
 
     def stored(self, name: str, tensor: str) -> str:
         """Add a QuantizeLinear after a layer."""
@@ -101,12 +104,18 @@ class IntegerParts(IntegerWeightParts):
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
         """Add a weight of integers, a bias if it has one axis, and the DequantizeLinear before its reader."""
-        bits, scale = (TensorProto.INT8, _SCALE) if len(shape) > 1 else (TensorProto.INT32, _SCALE**2)
+        bits, scale = (self._weights, _SCALE) if len(shape) > 1 else (TensorProto.INT32, _SCALE**2)
         return self._read(name, shape, bits, scale)
 
     def _converted(self, op: str, name: str, tensor: str) -> str:
         zero = self.numbers(f"{name}.zero", 0, np.uint8)  # a Relu before it has no further effect
         return self.node(op, name, [tensor, self.scalar(f"{name}.scale", _SCALE), zero])
+
+
+class UnsignedWeightParts(IntegerParts):
+    """Parts whose layers pass unsigned bytes, and whose weights are unsigned, too."""
+
+    _weights = TensorProto.UINT8
 
 
 class IntegerActivationParts(IntegerParts):

@@ -52,12 +52,13 @@ def test_a_block_counts_its_combinations(tmp_path: Path) -> None:
     assert load_space(_load(tmp_path, text)).count == 378
 
 
-def test_depthwise_blocks_keep_their_channels(tmp_path: Path) -> None:
-    """A depthwise layer has as many groups and output channels as input channels."""
-    (block,) = load_space(_load(tmp_path, f'[[layers]]\n{CONVOLUTION}groups = "depthwise"')).layers
+@pytest.mark.parametrize(("more", "outputs"), [("", 16), ("multiplier = 3", 48)])
+def test_depthwise_blocks_keep_or_multiply_their_channels(tmp_path: Path, more: str, outputs: int) -> None:
+    """A depthwise layer has as many groups as input channels, and `multiplier` output channels for each."""
+    (block,) = load_space(_load(tmp_path, f'[[layers]]\n{CONVOLUTION}groups = "depthwise"\n{more}')).layers
     layer = block.at([0.5] * len(block.axes))
     assert isinstance(layer, Convolution)
-    assert (layer.groups, layer.channels_out) == (16, 16)
+    assert (layer.groups, layer.channels_out) == (16, outputs)
 
 
 def test_sizes_that_do_not_fit_give_no_layer(tmp_path: Path) -> None:

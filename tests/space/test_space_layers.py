@@ -25,6 +25,7 @@ from harness.space.configuration import (
     INT8,
     PACKED_WEIGHTS,
     UNSIGNED,
+    UNSIGNED_WEIGHTS,
     WEIGHTS,
     Configuration,
     Convolution,
@@ -99,7 +100,8 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
 SCATTERS = ("ScatterND", "ScatterElements")
 PICKS = tuple(Picking(op, 90, 40, 8) for op in ("Gather", "GatherND", "GatherElements", *SCATTERS))
 PICKS += tuple(Picking(op, 90, 40, 8, adds=True) for op in SCATTERS)
-WEIGHT_BYTES = {"float32": 4, INT8: 1, ACTIVATIONS: 1, DYNAMIC: 1, UNSIGNED: 1, WEIGHTS: 4, PACKED_WEIGHTS: 0.5}
+ONE_BYTE = dict.fromkeys((INT8, ACTIVATIONS, UNSIGNED_WEIGHTS, DYNAMIC, UNSIGNED), 1)
+WEIGHT_BYTES = {"float32": 4, **ONE_BYTE, WEIGHTS: 4, PACKED_WEIGHTS: 0.5}
 """Bytes of a weight as it is multiplied."""
 ON_INTEGERS: tuple[FloatLayer, ...] = (
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False),
@@ -206,7 +208,11 @@ def test_places_lie_within_the_table(layer: Picking) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "size"),
-    [(INT8, 98_304), (DYNAMIC, 196_608), (UNSIGNED, 196_608), (WEIGHTS, 393_216), (PACKED_WEIGHTS, 163_840)],
+    [
+        *((form, 98_304) for form in (INT8, UNSIGNED_WEIGHTS)),
+        *((form, 196_608) for form in (DYNAMIC, UNSIGNED)),
+        *((WEIGHTS, 393_216), (PACKED_WEIGHTS, 163_840)),
+    ],
 )
 def test_products_on_integers_have_the_bytes_of_their_types(precision: str, size: int) -> None:
     """Inputs, weights and results of a product may have different types; those of floats are 16,384 elements each."""
@@ -229,7 +235,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         *(Quantised(layer, INT8) for layer in ON_INTEGERS),
         *(Quantised(ON_INTEGERS[4], form) for form in (DYNAMIC, UNSIGNED)),
     ]
-    layers += [Quantised(ON_INTEGERS[place], ACTIVATIONS) for place in (0, 2, 6)]
+    layers += [Quantised(ON_INTEGERS[place], form) for form in (ACTIVATIONS, UNSIGNED_WEIGHTS) for place in (0, 2, 6)]
     with_weights = [Quantised(ON_INTEGERS[place], WEIGHTS) for place in (0, 2, 6)]
     with_weights.append(Quantised(ON_INTEGERS[4], PACKED_WEIGHTS))
     layers += with_weights

@@ -15,6 +15,8 @@ COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
 NORM = "move/norm/"
 """The beginning of the paths of layers that normalise, along the last axis as a rule."""
+AVERAGE = "move/window/average"
+"""That of pools that average bytes."""
 _REDUCED, _COLUMNS = "move/reduce/axes/", "move/reduce/columns/"
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
 _ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
@@ -88,7 +90,8 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
     copies = group == "copy" and len(own) == len(names)
     typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
     suffix = "" if copies else type_suffix(dtype)
-    kind += axes_suffix(axes) if group == "window" else ""
+    if group == "window":  # averages of bytes are computed an element at a time, maxima in vectors
+        kind = ("average" if typed == "-int8" and "AveragePool" in own else kind) + axes_suffix(axes)
     return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in own)}"
 
 
@@ -121,7 +124,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
 
 def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
-    if any("Linear" in name for name in own):
+    if any(name.endswith("Linear") for name in own):
         return "quantised"
     strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR | _PERIODIC]
     kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES}

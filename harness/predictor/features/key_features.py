@@ -15,7 +15,7 @@ from harness.predictor.features.key_parser import MalformedKey, ParsedKey, parse
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.features.mover_features import mover
 from harness.predictor.features.product_features import loop_nest
-from harness.predictor.features.runtime_operators import as_standard
+from harness.predictor.features.runtime_operators import in_usual_operators
 
 _MOST_KEPT, _LONGEST_KEPT = 1 << 13, 1 << 12
 """Descriptions that stay in memory, since networks have many layers in common, and the longest text of one."""
@@ -51,6 +51,6 @@ def features_of(parsed: ParsedKey, *, plain: bool = False) -> LayerFeatures:
 
     `plain` states that no input is a feature map: then the last axis of any tensor holds what lies together.
     """
-    parsed = replace(parsed, operators=as_standard(parsed.operators))
+    parsed = in_usual_operators(parsed)
     nest = loop_nest(parsed)
     return mover(replace(parsed, operators=between_conversions(parsed.operators)), plain) if nest is None else nest

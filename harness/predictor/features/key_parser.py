@@ -36,6 +36,8 @@ _RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCA
 SCATTERS = frozenset({"Scatter", "ScatterND", "ScatterElements"})
 PICKING = frozenset({"Gather", "GatherND", "GatherElements"}) | SCATTERS
 """Operators that copy elements or rows from or to places given by another tensor; `SCATTERS` write to them."""
+SAMPLING = "GridSample"
+"""The operator that reads pixels of a map, as many as its result has, at places given by another tensor."""
 ATTENTION = frozenset({"Attention", "MultiHeadAttention", GROUPED})
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Pad", "Cast"}) | PICKING | _RESHAPING
 
@@ -266,7 +268,8 @@ def product_of(operator: KeyOperator, left: Shape, right: Shape) -> MatrixProduc
     Raises MalformedKey for shapes that contradict each other.
     """
     if operator.op == "Einsum":
-        return einsum_product(operator.attributes.get("equation", ""), left, right)
+        operands = [tensor.shape for tensor in operator.tensors if tensor.shape is not None]
+        return einsum_product(operator.attributes.get("equation", ""), operands)
     if operator.op in ATTENTION:  # as one product of its multiply-adds, each row with a query
         rows, columns = math.prod(left[:-1]), left[-1]
         macs = macs_of(operator) or 0

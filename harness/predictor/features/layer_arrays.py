@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.data_movement_classes import COMBINE, PICKED, SCATTERED
-from harness.predictor.features.layer_features import LayerFeatures, code_of, multiplies_windows, unfolds
+from harness.predictor.features.layer_features import MULTIPLIED, LayerFeatures, code_of, multiplies_windows, unfolds
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
@@ -121,6 +121,23 @@ class LayerArrays:
         alone = (self.groups == self.sizes["in_channels"]) & (self.groups == self.sizes["out_channels"])
         sizes = self.sizes | {"is_channelwise": alone.astype(np.float64)}
         return replace(self, sizes=sizes, copy_macs=np.zeros(len(self)))
+
+    @property
+    def multiplied(self) -> Mask:
+        """Whether the layer is a depthwise convolution with several outputs per channel."""
+        return np.array([name == f"mac/conv/{MULTIPLIED}" for name in self.operators], dtype=bool)
+
+    def with_channels_alone(self) -> LayerArrays:
+        """Return the layers as on a device that computes each output of a depthwise convolution by itself."""
+        alone, outputs = self.multiplied, self.sizes["out_channels"]
+        described = {"is_channelwise": np.ones(len(self)), "groups": outputs, "in_channels": outputs}
+        return replace(
+            self,
+            sizes=self.sizes | {name: np.where(alone, size, self.sizes[name]) for name, size in described.items()},
+            columns=np.where(alone, 1.0, self.columns),
+            moved_bytes=np.where(alone, self.without_copies().moved_bytes, self.moved_bytes),
+            copy_macs=np.where(alone, 0.0, self.copy_macs),
+        )
 
     def padding(self, axis: str) -> Floats:
         """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""

@@ -13,10 +13,10 @@ LEAST_SAMPLES = 20
 """The fewest layers that a predictor learns from."""
 CODE_LEVELS = 3
 """The first levels of a class name the code that a device runs; finer ones name only what is fused to it."""
-INTEGER, UNFOLDED = "-integer", "-unfolded"
+INTEGER, UNFOLDED, UNSIGNED = "-integer", "-unfolded", "-unsigned"
 """Parts of the names of convolutions whose sums stay integers, and of those on bytes that have no separate kernel.
 
-Both copy all windows of their map one after another, and multiply matrices.
+Both copy all windows of their map one after another, and multiply matrices, which takes twice as long with the third.
 """
 RECURRENT = "mac/recurrent/steps"
 """The class of recurrent layers, which repeat one product: a table with any of them predicts the others."""
@@ -26,10 +26,12 @@ FLOAT_WEIGHTS = "-rounded"
 """That of products of bytes whose weights are floats: runtimes round them as they load, to asymmetric bytes."""
 NARROW = "-narrow"
 """That of grouped convolutions on floats with maps of two axes whose groups do not fill vectors."""
+MULTIPLIED = f"multiplied{NARROW}"
+"""The kind of depthwise convolutions on floats with maps of two axes and several outputs per channel."""
 PACKED = "-packed4-int8"
 """That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
-_JUMP, _START = 16, 1024
-"""Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
+_JUMP, _BYTE_JUMP, _START = 16, 64, 1024
+"""Floats and bytes that are copied in the time of one jump, and floats in that in which a group's product starts."""
 _MACS, _MACS_3D = 8, 20
 """Multiply-adds of ONNX Runtime in the time in which it copies an element of a window."""
 _EACH = 8192
@@ -144,12 +146,15 @@ class LayerFeatures:
         """Bytes of windows that the layer copies before its product, with the time of jumps between them."""
         if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
             return 0
-        height, width = self.kernel
+        height, _ = self.kernel
         if multiplies_windows(self.operator):  # a line of a map is copied at once, for each tap
             lines = 0 if code_of(self.operator).endswith(_OTHER_AXES) else self.batch * self.out_size[0]
             copied = (self.rows + _JUMP * lines) * self.taps * self.in_channels
             return (copied + self.groups * _START) * self.element_bytes
-        return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
+        # Taps that lie together are copied at once: those of a line, but each of a group by itself.
+        apart = UNFOLDED in self.operator and (self.groups > 1 or self.dilation[1] > 1)
+        jumps = self.taps * self.groups if apart else height
+        return self.rows * (self.taps * self.in_channels + _BYTE_JUMP * jumps) * self.element_bytes
 
     @property
     def copy_macs(self) -> int:
@@ -233,11 +238,14 @@ def moves_bytes(operator: str) -> bool:
     return operator.startswith("mac/conv/") and any(part in operator for part in (INTEGER, "-int8", "-signed"))
 
 
-def unfolding(kind: str, inputs: int, outputs: int) -> str:
+def unfolding(kind: str, inputs: int, outputs: int, *, unsigned: bool) -> str:
     """Return the prefix of the type in the name of a convolution on bytes: `UNFOLDED`, or nothing.
 
-    Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`.
+    Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`, and the
+    weights are signed. Products of `unsigned` weights take longer.
     """
+    if unsigned and kind == "dense":
+        return UNFOLDED + UNSIGNED
     in_words = inputs % _WORD == outputs % _WORD == 0 and outputs >= _LEAST_OUTPUTS
     return UNFOLDED if kind == "grouped" or (kind == "dense" and not in_words) else ""
 

@@ -22,7 +22,7 @@ from harness.predictor.features.data_movement_classes import (
     along_columns,
     class_of_mover,
 )
-from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape
+from harness.predictor.features.key_parser import SAMPLING, KeyOperator, ParsedKey, Shape
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, plane_of
 from harness.predictor.features.operator_names import names_of
 
@@ -79,7 +79,7 @@ def _movement(layer: ParsedKey, pool: KeyOperator | None, out_shape: Shape) -> _
     if path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
         shapes = copied_shapes(layer, out_shape, tables=path.startswith((PICKED, SCATTERED)))
         return _Movement(path, *shapes)
-    if math.prod(in_shape) > math.prod(out_shape):
+    if math.prod(in_shape) > math.prod(out_shape) and all(one.op != SAMPLING for one in layer.operators):
         return _reduced(path, in_shape, out_shape, layer)
     return _mapped(path, out_shape, layer)
 

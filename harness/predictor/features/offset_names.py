@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from harness.predictor.features.data_movement_classes import NORM
+from harness.predictor.features.data_movement_classes import AVERAGE, NORM
 from harness.predictor.features.layer_features import (
     CODE_LEVELS,
     INTEGER,
@@ -36,8 +36,8 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     together = layer.columns if few else math.gcd(inputs, layer.columns)
     across = layer.groups if layer.is_channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
-    # Rows are normalised whole, and a PRelu branches on each element.
-    vectors = [] if is_product or layer.operator.startswith((NORM, "move/map/PRelu")) else [vector]
+    # Rows are normalised whole; a PRelu branches on each element, and averages of bytes are computed one by one.
+    vectors = [] if is_product or layer.operator.startswith((NORM, "move/map/PRelu", AVERAGE)) else [vector]
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
     warm = [f"{name} warm" for name in coarse if layer.warm]

@@ -21,9 +21,11 @@ from harness.predictor.features.layer_features import (
     DEQUANTISED,
     FLOAT_WEIGHTS,
     INTEGER,
+    MULTIPLIED,
     NARROW,
     PACKED,
     RECURRENT,
+    UNSIGNED,
     LayerFeatures,
     axes_suffix,
     plane_of,
@@ -77,6 +79,9 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "transposed" if transposed else "dense" if groups == 1 else "grouped"
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
+    typed = _typed(layer, operator, kind, spatial)
+    if kind == "depthwise" and out_channels > groups and not typed:
+        kind, typed = MULTIPLIED, ""
     in_size, out_size = plane_of(data.shape[2:]), plane_of(out[2:])
     kernel, stride = plane_of(weight.shape[2:]), plane_of(operator.per_axis("strides", spatial, 1, least=1))
     dilation = plane_of(operator.per_axis("dilations", spatial, 1, least=1))
@@ -87,7 +92,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(layer, operator, kind, spatial), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + typed, _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -117,10 +122,12 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         return None
     if not found.macs:
         raise MalformedKey(f"{operator.op} multiplies nothing")
-    elements, results = math.prod(right.shape), found.batch * found.rows * found.columns
+    results = found.batch * found.rows * found.columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
-    operands = 0 if right.constant else -(-elements // results)
-    kind = "weights" if right.constant else "activations"
+    elements = {True: 0, False: 0}
+    for one in [right, *(operator.tensors[2:] if operator.op == "Einsum" else ())]:
+        elements[one.constant] += math.prod(one.shape or ())
+    kind = "weights" if elements[True] else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
@@ -129,8 +136,8 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         in_size=(found.rows, 1),
         out_size=(found.rows, 1),
         groups=found.batch,
-        weight_elements=elements if right.constant else 0,
-        extra_operands=operands + _extra_operands(layer, place, results),
+        weight_elements=elements[True],
+        extra_operands=-(-elements[False] // results) + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
 
@@ -157,13 +164,15 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
     """
     data, weight = convolution.tensors[0], convolution.tensors[weight_slot(convolution.op)]
     if convolution.op == "ConvInteger":
-        return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
+        return INTEGER if weight.dtype == "int8" else INTEGER + UNSIGNED
     if data.dtype not in BYTES or not data.shape or not weight.shape:
-        found = _weights_suffix(layer, convolution, weight) + axes_suffix(axes) + type_suffix(data.dtype)
+        # No runtime arranges the weights of transposed ones beforehand: to make them floats takes little more.
+        suffix = "" if kind == "transposed" else _weights_suffix(layer, convolution, weight)
+        found = suffix + axes_suffix(axes) + type_suffix(data.dtype)
         return NARROW if kind == "grouped" and not found and not _fills_vectors(weight, convolution) else found
-    channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
-    return unfolding(kind, *channels) + rounded + _signed(convolution, data)
+    unfolded = unfolding(kind, data.shape[1], weight.shape[0], unsigned=weight.dtype == "uint8")
+    return unfolded + rounded + _signed(convolution, data)
 
 
 def _fills_vectors(weight: Tensor, convolution: KeyOperator) -> bool:
@@ -179,7 +188,7 @@ def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> 
     multiply. Unsigned weights have other kernels.
     """
     if not operator.tensors[0].dtype.startswith("float"):
-        kinds = {"uint8": "-unsigned", "float32": FLOAT_WEIGHTS}
+        kinds = {"uint8": UNSIGNED, "float32": FLOAT_WEIGHTS}
         return kinds.get(weight.dtype, "") if weight.constant else ""
     if not weight.dtype.startswith(("int", "uint")):
         return ""

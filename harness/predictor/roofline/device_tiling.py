@@ -86,6 +86,7 @@ class DeviceTiling:
     shares_work: several processors share the work of large layers, at a second start-up
     compares_places: without addressed writes, a scatter compares each of its updates with each row of the table
     stores_tables: a table that the layer before computes moves to the memory from which its rows are picked
+    channels_alone: each output of a depthwise convolution with several outputs per channel is computed by itself
     adds_up: a unit that waits for memory computes nothing, so that a layer takes almost the sum of its parts
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
@@ -104,6 +105,7 @@ class DeviceTiling:
     holds_weights: bool = False
     compares_places: bool = False
     stores_tables: bool = False
+    channels_alone: bool = False
     adds_up: bool = False
 
     @property
@@ -116,6 +118,7 @@ class DeviceTiling:
         found = arrays if self.copies_windows else arrays.without_copies()
         found = found.without_copying() if self.copies_to_memory or not self.copies_windows else found
         found = found.with_products(self.product_share)
+        found = found.with_channels_alone() if self.channels_alone else found
         found = found if self.stores_tables else found.without_tables()
         if not self.buffer_bytes:
             return found

@@ -96,6 +96,7 @@ def with_moved_bytes(
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
     questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
+        (arrays.multiplied, _LIKELY_SIGMAS, [{"channels_alone": True}]),
         (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),
         (arrays.scattered_rows > 0.0, _LIKELY_SIGMAS, [{"compares_places": True}]),

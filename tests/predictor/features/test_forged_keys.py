@@ -62,7 +62,7 @@ OPERATORS = (
     "Transpose",
     "Concat",
 )
-OPERATORS += ("GatherND", "Scatter", "ScatterND", "Expand", "PRelu")
+OPERATORS += ("RoiAlign", "ReverseSequence", "RotaryEmbedding", "GatherND", "Scatter", "ScatterND", "Expand", "PRelu")
 OPERATORS += ("Gather", "Squeeze", "MaxPool", "GlobalAveragePool", "ReduceMean", "Split", "Relu", "Add")
 
 

@@ -28,10 +28,11 @@ def test_a_residual_convolution_by_hand() -> None:
 
 def test_kinds_of_convolutions() -> None:
     """Depthwise, grouped and transposed convolutions have their own classes; the last works per input pixel."""
-    read, written = "x0:float32[1,8,6,6]", "t0:float32[1,8,6,6]"
-    kinds = [(8, 1, "depthwise"), (2, 4, "grouped-narrow"), (1, 8, "dense")]
-    for group, depth, kind in kinds:
-        text = f"k1|{read}|Conv(x0,c:float32[8,{depth},3,3]){{{window(3, 1, 1, group)}}}|->{written}"
+    read = "x0:float32[1,8,6,6]"
+    kinds = [(8, 8, "depthwise"), (8, 24, "multiplied-narrow"), (2, 8, "grouped-narrow"), (1, 8, "dense")]
+    for group, outputs, kind in kinds:
+        weight, written = f"c:float32[{outputs},{8 // group},3,3]", f"t0:float32[1,{outputs},6,6]"
+        text = f"k1|{read}|Conv(x0,{weight}){{{window(3, 1, 1, group)}}}|->{written}"
         assert code_of(described(text).operator) == f"mac/conv/{kind}"
     text = f"k1|{read}|ConvTranspose(x0,c:float32[8,4,4,4]){{{window(4, 1, 2)}}}|->t0:float32[1,4,12,12]"
     layer = described(text)
@@ -126,35 +127,69 @@ _CONV = f"x0,c:float32[8,8,3,3],c:float32[8]){{{window(3, 1)}"
             "float32[1,8,9,9]",
             "float32[1,8,9,9]",
         ),
+        (
+            "RotaryEmbedding(x0,c:float32[49,32],c:float32[49,32]){num_heads=1}",
+            "Mul(x0,c:float32[1,49,1]){}|Add(t0,c:float32[1,49,1]){}",
+            _ROWS,
+            _ROWS,
+        ),
+        (
+            "ReverseSequence(x0,c:int64[1]){batch_axis=0;time_axis=1}",
+            "GatherND(x0,c:int64[1,49,2]){}",
+            _ROWS,
+            _ROWS,
+        ),
+        (
+            "ai.onnx.ml.ArrayFeatureExtractor(x0,c:int64[3]){}",
+            "Gather(x0,c:int64[3]){axis=2}",
+            _ROWS,
+            "float32[1,49,3]",
+        ),
+        ("Einsum(x0){equation=abc->acb}", "Transpose(x0){perm=0,2,1}", _ROWS, "float32[1,64,49]"),
+        ("Einsum(x0){equation=a b c -> ac}", "ReduceSum(x0){axes=1}", _ROWS, "float32[1,64]"),
+        ("Einsum(x0){equation=cba}", "Transpose(x0){perm=2,1,0}", _ROWS, "float32[64,49,1]"),
     ],
 )
 def test_operators_of_the_runtime_are_the_standard_ones_that_they_compute(
     runtime: str, standard: str, read: str, written: str
 ) -> None:
-    """What ONNX Runtime's optimiser writes to a file has the features of the operators that it replaces."""
+    """What no space has, as ONNX Runtime's own operators, has the features of operators that compute the same."""
     inputs = f"x0:{read}" + (f"|x1:{read}" if "x1" in runtime else "")
     last = standard.count("|")
     found = described(f"k1|{inputs}|{runtime}|->t0:{written}")
     assert found == described(f"k1|{inputs}|{standard}|->t{last}:{written}")
 
 
+@pytest.mark.parametrize(("ratio", "samples"), [(0, 2), (1, 1), (3, 3)])
+def test_regions_read_several_samples_for_each_pixel(ratio: int, samples: int) -> None:
+    """They are as many pixels of a GridSample, however large the map is from which they are read."""
+    regions = f"RoiAlign(x0,c:float32[5,4],c:int64[5]){{sampling_ratio={ratio}}}|->t0:float32[5,8,7,7]"
+    found = described(f"k1|x0:float32[1,8,90,90]|{regions}")
+    assert (found.operator, found.macs) == ("move/map/GridSample/GridSample", 5 * 8 * 49 * samples**2)
+
+
 @pytest.mark.parametrize(
-    ("equation", "left", "right", "sizes"),
+    ("equation", "operands", "sizes"),
     [
-        ("bhid,bhjd->bhij", "2,8,49,64", "2,8,50,64", (16, 49, 64, 50)),
-        ("btd,dhe->bhte", "2,49,512", "512,8,64", (1, 98, 512, 512)),
-        ("...ij,...jk->...ik", "4,6,64,48", "6,48,80", (6, 256, 48, 80)),
-        ("bchw,bc->bhw", "4,128,7,9", "4,128", (4, 63, 128, 1)),
+        ("bhid,bhjd->bhij", "2,8,49,64 2,8,50,64", (16, 49, 64, 50)),
+        ("btd,dhe->bhte", "2,49,512 512,8,64", (1, 98, 512, 512)),
+        ("...ij,...jk->...ik", "4,6,64,48 6,48,80", (6, 256, 48, 80)),
+        ("bchw,bc->bhw", "4,128,7,9 4,128", (4, 63, 128, 1)),
+        ("ij,jk,kl->il", "64,128 128,32 32,96", (1, 64, 128 + 96, 32)),
+        ("bihd,hde,bjhe", "1,9,4,8 4,8,8 1,7,4,8", (4, 9, 8 + 7, 8)),
     ],
 )
-def test_an_einsum_of_two_operands_is_a_product(
-    equation: str, left: str, right: str, sizes: tuple[int, int, int, int]
-) -> None:
-    """Its labels are batch, rows, depth and columns; one with a diagonal has no product."""
-    shapes = [np.zeros([int(size) for size in one.split(",")]) for one in (left, right)]
-    written = ",".join(map(str, np.einsum(equation, *shapes).shape))
-    text = f"k1|x0:float32[{left}]|x1:float32[{right}]|Einsum(x0,x1){{equation={equation}}}|->t0:float32[{written}]"
-    found = described(text)
+def test_an_einsum_is_a_product(equation: str, operands: str, sizes: tuple[int, int, int, int]) -> None:
+    """Its labels are batch, rows, depth and columns; one with a diagonal has no product.
+
+    Several products, one after the other, count as the largest one, with the sums of all.
+    """
+    shapes = operands.split(" ")
+    arrays = [np.zeros([int(size) for size in one.split(",")]) for one in shapes]
+    written = ",".join(map(str, np.einsum(equation, *arrays).shape))
+    inputs = "|".join(f"x{place}:float32[{shape}]" for place, shape in enumerate(shapes))
+    reads = ",".join(f"x{place}" for place in range(len(shapes)))
+    found = described(f"k1|{inputs}|Einsum({reads}){{equation={equation}}}|->t0:float32[{written}]")
     depth = found.in_channels // found.groups
     assert (found.groups, found.rows, depth, found.columns) == sizes
     assert found.operator == "mac/product/activations/Einsum"

@@ -77,7 +77,7 @@ def quantised_convolution(op: str, data: str, weight: str, inputs: int, outputs:
         (("QLinearConv", "uint8", "int8", 8, 16), "dense-int8"),
         (("Conv", "uint8", "int8", 3, 16), "dense-unfolded-int8"),
         (("Conv", "uint8", "int8", 8, 8), "dense-unfolded-int8"),
-        (("Conv", "uint8", "uint8", 8, 16), "dense-unfolded-int8"),
+        (("Conv", "uint8", "uint8", 8, 16), "dense-unfolded-unsigned-int8"),
         (("QLinearConv", "int8", "int8", 8, 16), "dense-signed"),
         (("QLinearConv", "int8", "int8", 3, 16), "dense-unfolded-signed"),
         (("ConvInteger", "uint8", "int8", 8, 16), "dense-integer"),
@@ -94,6 +94,18 @@ def test_convolutions_on_bytes_are_classes_by_their_kernels(layer: tuple[str, st
     assert found.unfolded_bytes == 0 if in_place else found.unfolded_bytes >= windows
     assert found.out_bytes == 36 * found.out_channels * (4 if "integer" in kind else 1)
     assert found.moved_bytes == found.in_bytes + found.weight_bytes + found.unfolded_bytes + found.out_bytes
+
+
+def test_groups_on_bytes_are_copied_tap_by_tap() -> None:
+    """The windows of more groups have as many bytes and more jumps."""
+    ends = "c:float32[],c:uint8[]"
+    operators = [
+        f"QLinearConv(x0,{ends},c:int8[64,{64 // each},3,3],c:float32[],c:int8[],{ends}){{{window(3, 1, group=each)}}}"
+        for each in (4, 32)
+    ]
+    layers = [described(f"k1|x0:uint8[1,64,6,6]|{one}|->t0:uint8[1,64,6,6]") for one in operators]
+    few, many = (layer.unfolded_bytes for layer in layers)
+    assert 36 * 9 * 64 < few < many
 
 
 def dequantised(op: str, reads: list[str], attributes: str, written: str) -> str:
@@ -128,11 +140,7 @@ MAP, ONE_EACH, HALVED = "x0:uint8[1,8,6,6]", "uint8[1,8,1,1]", "kernel_shape=2,2
         (("Mul", [MAP, "c:uint8[1,8,6,6]"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 0),
         (("Concat", [MAP, "x1:uint8[1,4,6,6]"], "axis=1", "1,12,6,6"), "move/copy/rows/Concat-int8", 144),
         (("GlobalAveragePool", [MAP], "", "1,8,1,1"), "move/reduce/axes-int8/GlobalAveragePool-int8", 0),
-        (
-            ("AveragePool", [MAP], HALVED, "1,8,3,3"),
-            "move/window/pool-int8/AveragePool-int8",
-            0,
-        ),
+        (("AveragePool", [MAP], HALVED, "1,8,3,3"), "move/window/average-int8/AveragePool-int8", 0),
         (("ReduceMean", [MAP], "axes=3", "1,8,6"), "move/reduce/axes-int8/ReduceMean-int8", 6),
         (("Sigmoid", [MAP], "", "1,8,6,6"), "move/map/curve-int8/Sigmoid-int8", 0),
     ],

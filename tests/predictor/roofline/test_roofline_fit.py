@@ -169,6 +169,26 @@ def test_whether_tables_move_is_found(stores: bool) -> None:
     assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(arrays))) == machine
 
 
+def multiplied(channels: int, outputs: int, edge: int) -> LayerFeatures:
+    """A depthwise convolution of 3x3 with several outputs per channel."""
+    operator = f"Conv(x0,c:float32[{channels * outputs},1,3,3]){{group={channels};pads=1,1,1,1}}"
+    read, written = (f"float32[1,{many},{edge},{edge}]" for many in (channels, channels * outputs))
+    found = describe(f"k1|x0:{read}|{operator}|->t0:{written}")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_whether_outputs_of_a_channel_are_one_product_is_found(alone: bool) -> None:
+    """Two to four outputs per channel show whether a machine computes each by itself or fills a vector with them."""
+    sizes = np.random.default_rng(7).integers((4, 2, 7), (64, 5, 57), (30, 3))
+    layers = [multiplied(*each) for each in sizes.tolist()]
+    usual, arrays = DeviceTiling(1, 16, 1, ((1, 16, 1),)), layer_arrays(layers)
+    machine = replace(usual, channels_alone=alone)
+    latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, machine.described(arrays)).turns[0]
+    assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(layers))) == machine
+
+
 @pytest.mark.parametrize("pixels", [False, True])
 def test_what_fills_the_vectors_of_products_of_windows_is_found(pixels: bool) -> None:
     """Convolutions of signals with few channels or few pixels show which of both a vector holds."""

@@ -47,6 +47,13 @@ OLDEST_OPSET = 7
 _DEFAULT_DOMAIN = ("", "ai.onnx")
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 _OF_SHAPES = frozenset({"Shape", "Size"})
+_STATISTICS = frozenset(
+    {
+        *("BatchNormalization", "LayerNormalization", "SimplifiedLayerNormalization", "MaxPool"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""Operators with results beside the first that exporters often name although nothing reads them."""
 _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
@@ -83,6 +90,25 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
     functions = Functions(proto.functions, opsets)
     _check_operators(proto.graph, names, lambda node: _is_known(node, is_whole, functions))
     return _ModelReader(proto, opsets, is_whole, functions).source(names)
+
+
+def _read_names(graph: GraphProto) -> set[str]:
+    """Return the names that nodes of a graph and of its branches read, and those of its results."""
+    found = {value.name for value in graph.output}
+    for node in graph.node:
+        found.update(node.input)
+        for item in node.attribute:
+            if item.HasField("g"):
+                found |= _read_names(item.g)
+    return found
+
+
+def _without_unread(node: NodeProto, read: Collection[str]) -> NodeProto:
+    """Return a node without the results that nothing reads, other than the first."""
+    found = NodeProto()
+    found.CopyFrom(node)
+    found.output[1:] = [name if name in read else "" for name in node.output[1:]]
+    return found
 
 
 def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
@@ -148,8 +174,9 @@ class _ModelReader:
     def source(self, names: Sequence[str]) -> ParsedModel:
         """Return the model; `names` are those of its nodes."""
         self._add_initializers(self._graph)
+        read = _read_names(self._graph)
         for node, name in zip(self._graph.node, names, strict=True):
-            self._visit(node, name)
+            self._visit(_without_unread(node, read) if node.op_type in _STATISTICS else node, name)
         outputs = tuple(dict.fromkeys(value.name for value in self._graph.output))
         inputs = tuple(value.name for value in self._graph.input if value.name not in self._constants)
         for name in (*inputs, *outputs):

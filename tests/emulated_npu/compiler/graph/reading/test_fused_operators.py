@@ -118,6 +118,15 @@ def test_normalised_sums(op: str, inputs: str, outputs: str) -> None:
     check_values(op, inputs, _ROWS, outputs, epsilon=1e-4)
 
 
+def test_results_that_nothing_reads() -> None:
+    """Exporters name means and variances that no node reads: the compiler leaves them out."""
+    inputs, rows = {"x": _ROWS["x"]}, {name: _ROWS[name] for name in "sg"}
+    proto = network(
+        [node("SkipLayerNormalization", "x s g", "n m v", **_RUNTIME), node("Relu", "n", "y")], inputs, rows
+    )
+    np.testing.assert_allclose(on_npu(proto, inputs)[1]["y"], by_runtime(proto, inputs)["y"], rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
 def test_small_sums_without_epsilon(op: str) -> None:
     """Sums whose variance is near 1e-6 are normalised with the runtime's own epsilon."""
@@ -186,10 +195,9 @@ def test_wrong_attributes(op: str, attributes: dict[str, Any], why: str) -> None
 
 def test_reasons_of_refusals() -> None:
     """A supported operator with a result or activation that the compiler has not is refused with that reason."""
-    made = node("SkipLayerNormalization", "x s g", "y", **_RUNTIME)
-    made.output.append("mean")
+    read = [node("SkipLayerNormalization", "x s g", "n m", **_RUNTIME), node("Mul", "n m", "y")]
     rows = {name: _ROWS[name] for name in "sg"}
-    assert "mean" in refused(network([made], {"x": _ROWS["x"]}, rows)).why
+    assert "mean" in refused(network(read, {"x": _ROWS["x"]}, rows)).why
     made = node("FusedConv", "x w", "y", activation="Unknown", **_RUNTIME)
     assert "'Unknown'" in refused(network([made], {"x": _MAP["x"]}, {"w": _MAP["w"]})).why
 
