@@ -1,6 +1,8 @@
 """The documentation names nothing that does not exist."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ _NAMED = re.compile(r"`([a-z_/]*test_\w+\.py)?::(test_\w+)`")
 _TEST_FILE = re.compile(r"`((?:tests/)?[a-z_/]*test_\w+\.py)`")
 _TEST_NAME = re.compile(r"`(test_\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
+_HEADERS = {"header", "head", "_HEADER", "_SUMMARY", "_GROUPS"}
 _LISTS = ("bullet_list_open", "ordered_list_open")
 _MODULE = re.compile(r"`((?:harness|device_agents|benchmarks|tests|fuzz)/[\w/]*(?:\.\w+)?)`")
 
@@ -88,3 +91,31 @@ def test_no_list_or_quote_begins_inside_a_paragraph(page: Path) -> None:
     assert [line for line in begins if line.strip()] == []
     assert [word for word in words if "`" in word] == []
     assert [token.map for token in tokens if token.type == "blockquote_open"] == []
+
+
+def _heads() -> Iterator[str]:
+    """The texts in the headers of all tables that commands print."""
+    for path in (ROOT / "harness").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "report" in path.parts or not re.search(r"\b(Table|print_table|_Column|figures_table)\(", text):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            header: ast.AST | None = None
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "print_table", "_Column"):
+                header = node.args[0]
+            elif isinstance(node, ast.Assign | ast.AugAssign):
+                names = node.targets if isinstance(node, ast.Assign) else [node.target]
+                header = node.value if _HEADERS & set(map(ast.unparse, names)) else None
+            parts = (
+                [header, *(one for found in ast.walk(header) for one in getattr(found, "elts", ()))] if header else []
+            )
+            yield from (one.value for one in parts if isinstance(one, ast.Constant) and one.value)
+
+
+def test_every_column_is_explained() -> None:
+    """A page explains each head of the tables that commands print."""
+    page = (ROOT / "docs" / "columns.md").read_text()
+    explained = "\n".join(re.findall(r"(?m)^\| ([^|]+) \|", page))
+    heads = set(_heads())
+    assert len(heads) > 90
+    assert [one for one in sorted(heads) if not re.search(rf"(?m)(?:^|, ){re.escape(one)}(?:, |$)", explained)] == []

@@ -1,6 +1,6 @@
 """The predictor on convolutions measured on a V100, data of the tests: a part of docs/accuracy.md.
 
-`python -m benchmarks.accuracy.predictor_v100` prints the value of each part of the predictor: docs/accuracy_limits.md.
+`python -m benchmarks.accuracy.predictor_v100` prints what each part of the predictor contributes.
 """
 
 import argparse

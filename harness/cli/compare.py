@@ -33,7 +33,9 @@ _SIDE_HELP = "Folder of a table, its name DEVICE/TABLE, or a device, whose newes
 class ShownLayers:
     """Which layers are shown, and with which columns."""
 
-    top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS
+    top: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Rows of operators and of layers to show, 0 for all.")
+    ] = _SHOWN_LAYERS
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False
 
 
@@ -142,7 +144,7 @@ def _show(compared: TableComparison, shown: ShownLayers) -> None:
             (one.name, _latency(one.a_s), _latency(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
             for one in compared.networks
         ]
-        print_table(("network", "A ms", "B ms", "B / A", "faster"), rows)
+        print_table(("network", "A ms", "B ms", "B/A", "faster"), rows)
         print()
     if compared.operators:
         operators = [
@@ -155,10 +157,11 @@ def _show(compared: TableComparison, shown: ShownLayers) -> None:
                 str(one.a_faster),
                 str(one.b_faster),
             )
-            for one in compared.operators
+            for one in compared.operators[: shown.top or None]
         ]
-        head = ("operators", "layers", "A µs", "B µs", "B / A", "A faster", "B faster")
+        head = ("operators", "layers", "A µs", "B µs", "B/A", "A faster", "B faster")
         print_table(head, operators)
+        _count_rest("row", len(compared.operators) - len(operators))
         print()
         _show_layers(compared, shown)
     wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
@@ -171,22 +174,26 @@ def _show(compared: TableComparison, shown: ShownLayers) -> None:
 
 
 def _show_layers(compared: TableComparison, shown: ShownLayers) -> None:
+    from harness.lut.layer_work import sizes_of
+
     rows: list[Sequence[str]] = []
     farthest = {one.key: one for one in reversed(compared.layers)}  # of the places of a layer, the first differs most
     listed = compared.layers if shown.wide else [one for one in compared.layers if farthest[one.key] is one]
     for one in listed[: shown.top or None]:
         places = (one.key, one.context) if shown.wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
-        rows.append((one.example, one.op, *places, *times))
+        rows.append((one.example or sizes_of(one.signature), one.op, *places, *times))
     places = ("key", "context") if shown.wide else ()
-    header, left = ("layer", "operators", *places, "A µs", "B µs", "B / A", "faster"), 2 + len(places)
-    if not any(row[0] for row in rows):
-        header, rows, left = header[1:], [row[1:] for row in rows], left - 1
-    print_table(header, rows, left=left)
-    if len(rows) < len(listed):
-        print_line(f"and {counted(len(listed) - len(rows), 'more layer')}, differing less; --top 0 shows all")
+    header = ("layer", "operators", *places, "A µs", "B µs", "B/A", "faster")
+    print_table(header, rows, left=2 + len(places))
+    _count_rest("layer", len(listed) - len(rows))
     if len(listed) < len(compared.layers):
         print_line("each layer is listed once, where it differs most; --wide lists all its contexts")
+
+
+def _count_rest(noun: str, count: int) -> None:
+    if count:
+        print_line(f"and {counted(count, f'more {noun}')}, differing less; --top 0 shows all")
 
 
 def _latency(seconds: float | None) -> str:
@@ -194,4 +201,4 @@ def _latency(seconds: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.3g}"

@@ -49,12 +49,10 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
             ]
         )
         return
-    groups = ["groups"] * any(one.groups for one, _ in known)
     rows = [
-        (one.name, one.backend, one.transport.kind, one.board, *(",".join(one.groups) for _ in groups), held.health)
-        for one, held in known
+        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), held.health) for one, held in known
     ]
-    print_table(("device", "backend", "transport", "board", *groups, "health"), rows, left=6)
+    print_table(("device", "backend", "transport", "board", "groups", "health"), rows, left=6)
     reasons: dict[str, list[str]] = {}
     for one, held in known:
         if held.health != "good":
@@ -120,7 +118,7 @@ def check(
         print_json(devices=[{"name": device, "checks": checks} for device, checks in listed.items()])
     else:
         for device, checks in found.items():
-            print_table((device, "", "found"), [(one.name, _word(one), one.found) for one in checks], left=3)
+            print_table((device, "result", "found"), [(one.name, _word(one), one.found) for one in checks], left=3)
             for one in checks:
                 if one.remedy:
                     print_line(one.remedy, f"  to correct {one.name}: ")

@@ -317,7 +317,7 @@ def _uncovered(estimates: Sequence[NetworkEstimate], step: str, refused: Mapping
             reason = f"; the device refused it: {refused[layer.key]}" if layer.key in refused else ""
             note(f"not in the table: {network.name}: {layer.name} ({layer.op}){reason}")
         if len(network.unknown) > _SHOWN:
-            note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
+            note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers --wide lists all")
     names = ", ".join(network.name for network in estimates if network.unknown)
     unknown = _lacking(estimates)
     verb = "is" if unknown == 1 else "are"

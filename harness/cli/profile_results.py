@@ -101,7 +101,7 @@ def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:
             wall_seconds=max((result.wall_seconds for result in done), default=0.0),
         )
         return
-    header = ("device", "campaign", "probes", "samples", "on the device s", "in total s", "attempts", "")
+    header = ("device", "campaign", "probes", "samples", "on the device s", "in total s", "attempts", "note")
     print_table(header, [_row(outcome) for outcome in outcomes], left=1)
 
 
@@ -167,7 +167,7 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
     from harness.measure.busy_device import BusyWait
     from harness.measure.profiling import dry_run
 
-    with show_progress(request.device) as observe, stop_on_interrupt() as stop:
+    with show_progress(f"plan {request.device}") as observe, stop_on_interrupt() as stop:
         planned = dry_run(request, workspace, BusyWait(wait_s=wait_s or 0.0, observe=observe, stop=stop))
     fewest, most = request.policy.runs or request.policy.min_rounds, request.policy.runs or request.policy.max_rounds
     bound_s = request.policy.budget_s or math.inf

@@ -42,7 +42,7 @@ def trace(
 
     workspace = find_workspace(directory)
     names = arguments.parse_names(device) or (workspace.default_device,)
-    with show_progress(names[0]) as observe, stop_on_interrupt() as stop:
+    with show_progress(f"trace {names[0]}") as observe, stop_on_interrupt() as stop:
         found = layer_trace.trace(
             model,
             devices=names,

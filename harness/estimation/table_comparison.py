@@ -48,6 +48,7 @@ class ComparedLayer:
     key: str
     context: str
     op: str
+    signature: str
     a_s: float
     b_s: float
     ratio: float
@@ -144,7 +145,8 @@ def _network(a: NetworkEstimate, b: NetworkEstimate) -> ComparedNetwork:
 
 def _layer(one: EntryChange, example: str) -> ComparedLayer:
     faster: Faster = "neither" if not is_relevant(one) else "a" if one.z > 0 else "b"
-    return ComparedLayer(one.key, one.context, one.op, one.before_s, one.after_s, one.ratio, one.z, faster, example)
+    place = (one.key, one.context, one.op, one.signature)
+    return ComparedLayer(*place, one.before_s, one.after_s, one.ratio, one.z, faster, example)
 
 
 def _by_operators(layers: Iterable[ComparedLayer]) -> tuple[ComparedOperators, ...]:

@@ -17,6 +17,7 @@ class EntryChange:
     key: str
     context: str
     op: str
+    signature: str
     before_s: float
     after_s: float
     ratio: float
@@ -92,6 +93,7 @@ def _change(before: Entry, after: Entry, between: float) -> EntryChange:
         key=before.key,
         context=before.context,
         op=before.op,
+        signature=before.signature,
         before_s=before.latency_s,
         after_s=after.latency_s,
         ratio=after.latency_s / before.latency_s,

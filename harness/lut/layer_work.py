@@ -27,6 +27,8 @@ _FEWEST = 20
 """Layers below which a table shows no roofs."""
 _MOST = 2000
 """Entries that the roofs are taken from: enough for three rates."""
+_SHOWN_INPUTS = 2
+"""Different shapes that the sizes of a layer list at most."""
 _LARGEST_ERROR = 0.1
 """The largest standard error, as a fraction, of a latency that shows a rate."""
 _ROOF = 0.99
@@ -51,6 +53,28 @@ def work_of(signature: str) -> KeyWork | None:
         return None if parsed is None else _work(parsed)
     except (MalformedKey, UsageError):  # as in `describe`
         return None
+
+
+def sizes_of(signature: str) -> str:
+    """Return the shapes of a layer's inputs and result, and its window, such as `1x3x224x224 -> 1x64x112x112 k7x7`.
+
+    Equal inputs are shown once, and of the others two. It is empty for a text that is not a key of this version.
+    """
+    try:
+        parsed = parse_key(signature)
+    except (MalformedKey, UsageError):  # as in `describe`
+        return ""
+    if parsed is None:
+        return ""
+    read = list(dict.fromkeys(map(_shape, parsed.inputs)))
+    windows = [one.attributes["kernel_shape"] for one in parsed.operators if "kernel_shape" in one.attributes]
+    window = "".join(windows[:1]).replace(",", "x")
+    sizes = f"{', '.join(read[:_SHOWN_INPUTS])}{', …' * (len(read) > _SHOWN_INPUTS)} -> {_shape(parsed.outputs[0])}"
+    return sizes + (f" k{window}" if window.strip("1x") else "")
+
+
+def _shape(tensor: Tensor) -> str:
+    return "?" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "1"
 
 
 def _work(layer: ParsedKey) -> KeyWork:

@@ -7,6 +7,7 @@ from typing import Any
 from harness.latency.joint import MISFIT
 from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.layer_diff import LutChanges
+from harness.lut.layer_work import sizes_of
 from harness.lut.stored_tables import StoredTable
 from harness.lut.table import Lut
 from harness.probe.overhead_terms import ADDED_TERMS
@@ -148,17 +149,17 @@ def changes_table(changes: LutChanges) -> Table:
     """Return the layers that changed between two tables."""
     rows = [
         (
-            *(one.key, one.op, one.context, microseconds(one.before_s), microseconds(one.after_s)),
+            *(sizes_of(one.signature), one.op, one.context, microseconds(one.before_s), microseconds(one.after_s)),
             *(signed_percent(one.ratio - 1), f"{one.z:+.1f}"),
         )
         for one in changes.changed
     ]
-    return Table(("key", "operators", "context", "before µs", "after µs", "change", "z"), rows, left=3)
+    return Table(("layer", "operators", "context", "before µs", "after µs", "change", "std. errors"), rows, left=3)
 
 
 def list_of_tables(tables: Sequence[StoredTable]) -> Table:
     """Return a line for each table; its name begins with the device and the date."""
-    header = ("table", "method", "entries", "size", "measured with", "")
+    header = ("table", "method", "entries", "size", "measured with", "note")
     rows = [
         (
             *(one.name, one.method or "manifest unreadable", str(one.entries)),
@@ -167,5 +168,4 @@ def list_of_tables(tables: Sequence[StoredTable]) -> Table:
         )
         for one in tables
     ]
-    kept = [at for at in range(len(header)) if at < 4 or any(row[at] for row in rows)]
-    return Table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], left=2)
+    return Table(header, rows, left=2)

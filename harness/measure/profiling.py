@@ -30,7 +30,7 @@ from harness.measure.journal.records import Campaign, CampaignKey
 from harness.measure.noise.campaign_noise import drift_of
 from harness.measure.noise.machine_noise import MachineNoise
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, begin, notes_of
+from harness.measure.progress import DONE, Observer, begin, effort_of, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.summary import summarise
 from harness.network.effort import networks_effort
@@ -193,8 +193,10 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: B
     patience = patience or BusyWait()
     observe, stop = patience.observe, patience.stop or threading.Event()
     device = request.variant.device(find_device(load_inventory(as_workspace(workspace).devices), request.device))
+    begin(observe, "reading networks", effort_of(max(1, len(request.models))))
     found = request.read_networks(notes_of(observe))
     accepted = _Accepted(found.networks, list(found.refused), request.strict, observe)
+    begin(observe, "running networks once", networks_effort(accepted.networks))
     with lease_when_free(device, patience) as session:
         seconds = _round_seconds(session, accepted)
         cuts, rules = cut_as_reported(session, accepted.left, observe, stop, accepted.refuse)
@@ -202,6 +204,7 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: B
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = _plan_of(session, cuts, rules, kind)
     pace = _pace(as_workspace(workspace), request.device)
+    observe(DONE)
     return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused), pace)
 
 

@@ -21,7 +21,7 @@ from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
-from harness.measure.progress import Observer, ignore as ignore_progress
+from harness.measure.progress import FAILED, Observer, ignore as ignore_progress
 from harness.measure.request import ProfileRequest
 from harness.nightly.due_jobs import DueJob, campaigns_of_nights
 from harness.nightly.job_queue import JobQueue, Notify, ignore
@@ -65,8 +65,11 @@ def run_night(
     engine: Engine | None = None,
     stop: threading.Event | None = None,
     notify: Notify = ignore,
+    publishing: Callable[[str], Observer] = lambda _: ignore_progress,
 ) -> NightReport:
     """Measure what the night still lacks, publish tables, compare with earlier nights, and store the report.
+
+    `publishing` returns the observer of the table of a device.
 
     Failures of devices are in the report, and so is a stop. Raises NightBusy if another nightly runs in the workspace,
     ConfigurationError and UnknownDevice for a plan that does not match the inventory, and JournalError.
@@ -79,7 +82,7 @@ def run_night(
     ):
         queue = JobQueue(plan, workspace, which, store, journal, notify)
         queue.run(engine or engine_of(plan, workspace), stop or threading.Event())
-        report = build_report(queue)
+        report = build_report(queue, publishing)
         store.record_report(report.night, report.data)
         return report
 
@@ -108,9 +111,9 @@ def forecast(plan: NightPlan, workspace: Workspace, *, night: date | None = None
         )
 
 
-def build_report(queue: JobQueue) -> NightReport:
+def build_report(queue: JobQueue, publishing: Callable[[str], Observer]) -> NightReport:
     """Publish tables, compare with earlier nights, and list what needs attention."""
-    devices = [_device_row(queue, device) for device in queue.devices]
+    devices = [_device_row(queue, device, publishing(device)) for device in queue.devices]
     compared: list[SetComparison] = []
     attention: list[AttentionItem] = []
     settings = queue.plan.settings
@@ -154,9 +157,9 @@ def _compared(
         return Failure.of(bug(error, "a bug in harness", step))
 
 
-def _device_row(queue: JobQueue, device: str) -> DeviceRow:
+def _device_row(queue: JobQueue, device: str, observe: Observer) -> DeviceRow:
     sets = tuple(_final_row(queue, one) for one in queue.jobs_of(device))
-    published = publish_table(queue.workspace, queue.journal, device, sets)
+    published = publish_table(queue.workspace, queue.journal, device, sets, observe)
     health = queue.store.health(device)
     band = configured_band(queue.devices[device]) or queue.store.band(device)
     golden = [(row.ended, row.golden_s) for row in sets if row.golden_s is not None]
@@ -255,7 +258,9 @@ def _item(device: str, failure: Failure, about: str = "") -> AttentionItem:
     )
 
 
-def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Sequence[SetRow]) -> PublishedTable:
+def publish_table(
+    workspace: Workspace, journal: Journal, device: str, rows: Sequence[SetRow], observe: Observer
+) -> PublishedTable:
     """Build a device's table if all of its jobs tonight are done, else keep the previous table.
 
     Deferred jobs are ignored: the table keeps their samples of earlier nights. A failed or skipped job keeps the
@@ -280,13 +285,15 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
     from harness.lut.build import build_lut  # loads an optimiser
 
     try:
-        table = build_lut(device, workspace=workspace)
+        table = build_lut(device, workspace=workspace, observe=observe)
     except HarnessError as error:
         return _kept(workspace, device, f"no table could be built: {error.what}", Failure.of(error))
     except Exception as error:  # a bug that one device triggers must not end the night
         step = f"Run `harness --debug lut build --device {device}` and report its output"
         found = bug(error, "Building the table failed because of a bug in harness", step)
         return _kept(workspace, device, found.what, Failure.of(found))
+    finally:
+        observe(FAILED)  # without effect on a table that is done
     if (used := latest_lut(workspace.lut, device)) != table.path:
         what = f"{device}/{used.name} has a later date than {table.path.name}, and stays the newest table"
         later = ConfigurationError(what, next_step="If the clock was wrong, remove the table with the later date")

@@ -32,8 +32,7 @@ def report_parts(report: NightReport) -> Iterator[Part]:
         for reason in ["" if row.reason in shown_below else row.reason]
     ]
     header = ("device", "health", "set", "status", "on the device s", "why")
-    width = len(header) if any(row[-1] for row in rows) else -1
-    yield Table(header[:width], [row[:width] for row in rows], left=4)
+    yield Table(header, rows, left=4)
     machines = ((row.machine, f"{row.set} on {device.device}") for device in report.devices for row in device.sets)
     for machine, names in by_reason(machines).items():
         yield f"machine: {machine} ({_several(names)})"

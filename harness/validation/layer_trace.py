@@ -24,6 +24,7 @@ from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.calls import DeviceCall
 from harness.measure.device_requests import load_request
+from harness.measure.progress import DONE, begin, effort_of, steps_of
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import Layer, cut
 from harness.network.model_references import Model, load_network
@@ -103,15 +104,18 @@ def trace(call: TraceCall) -> NetworkTrace:
     workspace, variant = as_workspace(call.workspace), Variant(call.batch, call.threads)
     inventory = load_inventory(workspace.devices)
     chosen = [find_device(inventory, name) for name in dict.fromkeys(call.devices or (workspace.default_device,))]
+    begin(call.observe, "reading the network", effort_of(1))
     network = load_network(call.model, call.dims, call.batch)
-    found = []
-    for device in chosen:
+    step, found = steps_of(call.observe, "measuring layers"), []
+    for number, device in enumerate(chosen):
+        step(number, len(chosen))
         answer = _ask(variant.device(device), network, call)
         try:
             table = open_lut(device.name, workspace=workspace, batch=call.batch, threads=call.threads)
         except LutNotFound:
             table = None
         found.append(_joined(device.name, network, answer, table))
+    call.observe(DONE)
     return NetworkTrace(network.name, tuple(found))
 
 

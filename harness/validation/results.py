@@ -17,7 +17,7 @@ from harness.lut.table import Lut
 from harness.measure.noise.machine_noise import MachineNoise
 from harness.network.model_references import ModelReference, is_builtin
 from harness.network.network_list import RefusedNetwork
-from harness.notebook import frame, html_table
+from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.text import milliseconds
 from harness.validation.file_comparison import FileComparison
 from harness.validation.oracle_comparison import OracleReport
@@ -100,6 +100,11 @@ class Validation:
         names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
         return frame([{name: getattr(one, name) for name in names} for one in self.networks], names)
 
+    def plot(self) -> BarPlot:
+        """Return a plot of the measured latency of each network and, in another colour, the estimated one."""
+        bars = (bar for one in self.networks for bar in _bars(one))
+        return BarPlot(f"{self.device}: measured and estimated latency with 95 % intervals", tuple(bars))
+
     def _repr_html_(self) -> str:
         rows = [
             (one.name, milliseconds(one.estimated_s), milliseconds(one.measured_s), f"{100 * one.error:+.1f} %")
@@ -113,6 +118,15 @@ class Validation:
         """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
         resolution = None if self.machine is None else self.machine.resolution
         return resolution is None or resolution <= MOST_FLOOR
+
+
+def _bars(network: NetworkValidation) -> tuple[LatencyBar, LatencyBar]:
+    """Return the measured and the estimated latency, each with its 95 % interval."""
+    measured_s, halfwidth_s = network.measured_s, network.measured_halfwidth_s
+    return (
+        LatencyBar(f"{network.name}, measured", measured_s, (measured_s - halfwidth_s, measured_s + halfwidth_s)),
+        LatencyBar(f"{network.name}, estimated", network.estimated_s, network.interval_s, is_measured=False),
+    )
 
 
 def validation_of(table: Lut, networks: Sequence[NetworkValidation], **facts: Any) -> Validation:

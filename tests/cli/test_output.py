@@ -14,8 +14,9 @@ from harness.text import Table
 
 
 def test_table_aligns_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first columns are flush left, the others flush right, and no line ends in spaces."""
-    output.print_table(("name", "op", "ms"), [("a", "Conv", "1.5"), ("longer", "Add", "12.25")], left=2)
+    """The first columns are flush left, the others flush right, no line ends in spaces, no column is empty."""
+    rows = [("a", "", "Conv", "1.5", ""), ("longer", "", "Add", "12.25", "")]
+    output.print_table(("name", "none", "op", "ms", "note"), rows, left=3)
     assert capsys.readouterr().out.splitlines() == ["name    op       ms", "a       Conv    1.5", "longer  Add   12.25"]
 
 

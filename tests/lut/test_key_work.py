@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.lut.layer_work import KeyWork, work_of
+from harness.lut.layer_work import KeyWork, sizes_of, work_of
 
 DEQUANTISED = (
     "DequantizeLinear(x0,c:float32[],c:uint8[]){axis=1}"
@@ -67,3 +67,20 @@ def test_work_is_that_of_shapes_and_types(
 def test_other_texts_have_no_work(text: str) -> None:
     """A text that is no key, or that contradicts itself, has no work."""
     assert work_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes"),
+    [
+        (
+            f"x0:uint8[1,3,96,96]|{DEQUANTISED}|Conv(t0,t1){WINDOW}|->t2:float32[1,16,48,48]",
+            "1x3x96x96 -> 1x16x48x48 k3x3",
+        ),
+        ("x0:float32[1,8]|x1:float32[1,8]|Add(x0,x1){}|->t0:float32[1,8]", "1x8 -> 1x8"),
+        ("x0:float32[1]|x1:float32[2]|x2:float32[3]|Concat(x0,x1,x2){axis=0}|->t0:float32[6]", "1, 2, … -> 6"),
+        ("no layer", ""),
+    ],
+)
+def test_layers_of_equal_operators_have_different_sizes(layer: str, sizes: str) -> None:
+    """The sizes are the different shapes of the inputs, that of the result, and the window."""
+    assert sizes_of(f"k1|{layer}") == sizes

@@ -35,6 +35,7 @@ class Lab:
     """A workspace with devices, networks and a plan."""
 
     root: Path
+    table_stages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.bench = Bench(self.root)
@@ -62,7 +63,14 @@ class Lab:
     def run(self, plan: NightPlan, night: date = NIGHT, engine: object = None) -> NightReport:
         """Run a night on the engine of this process, or on another one."""
         chosen = engine if engine is not None else LocalEngine(self.workspace)
-        return run_night(plan, self.workspace, night=night, engine=chosen)  # type: ignore[arg-type]
+        stages = self.table_stages
+        return run_night(
+            plan,
+            self.workspace,
+            night=night,
+            engine=chosen,  # type: ignore[arg-type]
+            publishing=lambda device: lambda progress: stages.append(f"{device}: {progress.stage}"),
+        )
 
     def tables(self, device: str = "one") -> list[str]:
         """Return the names of a device's tables."""

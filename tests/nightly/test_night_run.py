@@ -114,7 +114,7 @@ def _steady(report: NightReport) -> str:
 
 @pytest.mark.usefixtures("devices_in_process")
 def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> None:
-    """The other networks of the set are measured and published; the report lists the refused one by its file."""
+    """The other networks are measured and published, with progress; the report lists the refused one by its file."""
     lab.set_devices("one")
     (lab.root / "b.onnx").write_bytes(b"no network")
     path = lab.root / "nightly.toml"
@@ -126,8 +126,11 @@ def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> N
     (item,) = report.attention
     assert item.kind == "InvalidNetwork" and str(lab.root / "b.onnx") in item.what and "left out of a" in item.what
     assert report.devices[0].published.table == f"one/{lab.tables('one')[0]}"
+    stages = list(lab.table_stages)
+    assert len(stages) > 3 and "one: done" in stages
     again = lab.run(load_plan(path))
     assert (again.measured, again.exit_code) == (0, 3) and again.attention == report.attention
+    assert lab.table_stages == stages, "the table is not built again"
 
 
 @pytest.mark.usefixtures("devices_in_process")

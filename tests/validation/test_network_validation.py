@@ -67,6 +67,8 @@ def test_estimates_agree_with_measurements_within_the_noise(bench: Bench) -> Non
     assert result.within_10 == sum(error <= 0.10 for error in errors) / 2
     assert result.interval_coverage == sum(network.within_interval for network in result.networks) / 2
     assert (result.device, result.clock, result.fingerprint_changes) == (DEVICE, "device", ())
+    both_s = [latency_s for one in result.networks for latency_s in (one.measured_s, one.estimated_s)]
+    assert [bar.latency_s for bar in result.plot().bars] == both_s
 
 
 def test_without_noise_the_error_is_nothing(bench: Bench) -> None:

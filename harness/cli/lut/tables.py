@@ -17,7 +17,7 @@ from harness.cli.terminal.output import note, print_json, print_line, print_repo
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.text import clock_name, signed_percent
+from harness.text import clock_name, counted, signed_percent
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
     note = "" if entry.resolved else "below resolution"
     if entry.flags and entry.resolved:
         note = entry.flags if view.wide else "disputed"
-    place = (entry.key, entry.context)
-    return ShownLayer("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, note=note)
+    known = (entry.latency_s, entry.stderr_s, work, entry.key, entry.context)
+    return ShownLayer("", entry.op, *known, samples=entry.samples, note=note, signature=entry.signature)
 
 
 def diff(
@@ -140,7 +140,7 @@ def diff(
 ) -> None:
     """Compare two tables, and list the layers that changed.
 
-    A layer has changed if it differs by more than 2 % and three standard errors (z).
+    A layer has changed if it differs by more than 2 % and three standard errors.
 
     Example: harness lut diff cpu01/2026-01-01-0a1b cpu01/2026-01-02-4e5f
     """
@@ -199,7 +199,7 @@ def check(
         return
     for table in tables:
         print_line(f"{table.path}  {len(table.entries)} entries  intact")
-    print_line(f"{len(tables)} tables intact")
+    print_line(f"{counted(len(tables), 'table')} intact")
 
 
 def export(

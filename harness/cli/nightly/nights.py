@@ -88,7 +88,15 @@ def run(
         return
     with show_jobs(LINE_EVERY_S) as begin, _stop_on_signal() as stop:
         jobs = engine_of(found, workspace, lambda job: begin(*_label_of(job, found.scheduler)))
-        report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
+        report = run_night(
+            found,
+            workspace,
+            night=which,
+            engine=jobs,
+            stop=stop,
+            notify=note,
+            publishing=lambda device: begin(f"{device}, table", f"lut build {device}"),
+        )
     written = _write(report, workspace, files.markdown, files.junit)
     if files.html is not None:
         write_nights(files.html, workspace)

@@ -10,6 +10,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_report, write_result
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import DEFAULT_PRESET, MachineChoice
 from harness.text import printable
 from harness.workspace import find_workspace
@@ -39,13 +40,17 @@ def fit_command(
     Example: harness npu fit --device cpu01 --output cpu01.toml
     """
     from harness.lut.table_choice import open_table
+    from harness.measure.progress import DONE, begin, effort_of
     from harness.npu.fit.fit_tables import fit_tables, json_fields
     from harness.npu.fit.fitted_machine import machine_of, machine_text
     from harness.npu.fit.machine_fit import DeviceSamples, fit_machine
 
     base = MachineChoice(preset=preset).load()
     table = open_table(device, lut, find_workspace(directory))
-    fit = fit_machine(DeviceSamples.of(table))
+    with show_progress("npu fit", quiet_s=LINE_EVERY_S) as observe:
+        begin(observe, "fitting the machine", effort_of(len(table.entries)))
+        fit = fit_machine(DeviceSamples.of(table))
+        observe(DONE)
     found = machine_of(fit, base, table.device if output is None else output.stem)
     if output is not None:
         heading = f"Fitted to the table {printable(table.name)} on top of the preset {preset}, by `harness npu fit`."

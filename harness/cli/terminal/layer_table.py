@@ -58,6 +58,7 @@ class ShownLayer:
     source: str = ""
     samples: int | None = None
     note: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,16 @@ class _Column:
     left: bool = False
 
 
+def _sizes(row: ShownLayer) -> str:
+    if not row.signature:
+        return ""
+    from harness.lut.layer_work import sizes_of  # loads numpy
+
+    return sizes_of(row.signature)
+
+
 _COLUMNS = (
-    _Column("layer", lambda row: row.name, left=True),
+    _Column("layer", lambda row: row.name or _sizes(row), left=True),
     _Column("operators", lambda row: row.op, left=True),
     _Column("key", lambda row: row.key, wide=True, left=True),
     _Column("context", lambda row: row.context, wide=True, left=True),

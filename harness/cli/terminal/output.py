@@ -104,11 +104,16 @@ def progress_note(text: str) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, *, bars: bool = False) -> None:
-    """Print aligned columns as `Table` describes them, fitted to the terminal if stdout is one."""
+    """Print aligned columns as `Table` describes them, fitted to the terminal if stdout is one.
+
+    A column without any cell is left out.
+    """
     from harness.cli.terminal.columns import lay_out
 
-    heads, cells = [printable(name) for name in header], [[printable(cell) for cell in row] for row in rows]
-    print("\n".join(lay_out(heads, cells, left, bars=bars, width=_width_of(sys.stdout))))
+    kept = [at for at in range(len(header)) if not (rows and at) or any(row[at] for row in rows)]
+    heads, cells = [printable(header[at]) for at in kept], [[printable(row[at]) for at in kept] for row in rows]
+    flush = sum(at < left for at in kept)
+    print("\n".join(lay_out(heads, cells, flush, bars=bars, width=_width_of(sys.stdout))))
 
 
 def print_report(parts: Sequence[Part]) -> None:

@@ -68,7 +68,7 @@ def fit_tables(fit: MachineFit, fitted: FittedMachine) -> list[Part]:
         for one in fit.worst
     ]
     return [
-        Table(("parameter", "value", "95 % interval", "from", ""), rows),
+        Table(("parameter", "value", "95 % interval", "layers", "reason"), rows),
         "Residuals by class of operators: (measured - modelled) / modelled",
         Table(("class", "layers", "ms", "median", "median absolute"), classes),
         "Layers with the largest residuals",

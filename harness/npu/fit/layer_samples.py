@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.errors import CoverageError
+from harness.lut.layer_work import sizes_of
 from harness.lut.table import Entry, Lut
 from harness.network.layers import OUTSIDE
 from harness.predictor.features.key_features import describe
@@ -96,10 +97,12 @@ def samples_of(table: Lut) -> LayerSamples:
     """Return the layers of a table as their own probes measured them; raises CoverageError for fewer than twelve.
 
     Entries of neighbourhoods are shares of a chain, and layers that read from outside the network also transfer their
-    inputs: both are left out unless the table has no others.
+    inputs: both are left out unless the table has no others. Layers that take no time, without any error, show no rate.
     """
     described = [
-        (entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM)) for entry in table.entries
+        (entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM))
+        for entry in table.entries
+        if entry.remainder_stderr_s > 0
     ]
     known = [(entry, layer) for entry, layer in described if layer is not None]
     alone = [(entry, layer) for entry, layer in known if "@" not in entry.context]
@@ -119,7 +122,7 @@ def _columns(chosen: Sequence[tuple[Entry, LayerFeatures]]) -> LayerSamples:
     entries = [entry for entry, _ in chosen]
     arrays = layer_arrays([layer for _, layer in chosen])
     return LayerSamples(
-        tuple(_label(entry, layer) for entry, layer in chosen),
+        tuple(f"{entry.op} {sizes_of(entry.signature)}" for entry, _ in chosen),
         tuple(entry.key for entry in entries),
         arrays,
         rate_classes(arrays),
@@ -143,14 +146,6 @@ def _is_biased(entry: Entry) -> bool:
     if parsed is None or parsed.operators[0].op != "Conv":
         return False
     return len(parsed.operators[0].tensors) > 2 or _BIASED in entry.op
-
-
-def _label(entry: Entry, layer: LayerFeatures) -> str:
-    """Return the operators and sizes of a layer: channels x height x width of input and result, and the kernel."""
-    read, written = layer.in_size, layer.out_size
-    kernel = "" if layer.kernel == (1, 1) else f" k{layer.kernel[0]}x{layer.kernel[1]}"
-    sizes = f"{layer.in_channels}x{read[0]}x{read[1]} -> {layer.out_channels}x{written[0]}x{written[1]}"
-    return f"{entry.op} {sizes}{kernel}"
 
 
 def fitted_classes(layers: LayerSamples, fewest: int) -> tuple[str, ...]:

@@ -104,7 +104,8 @@ def _names(run: PipelineRun, nodes: Sequence[int]) -> list[str]:
 
 def pipeline_tables(run: PipelineRun) -> list[Part]:
     """Return one row per partition below that of one core, then the groups and the facts of each partition."""
-    parts: list[Part] = [Table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)])]
+    rows = [_single(run), *map(_summary, run.runs)]
+    parts: list[Part] = [Table(("partition", "cores", *_SUMMARY), rows)]
     if not run.fits_one_chip:
         needed, held = byte_size(run.one_core_bytes), byte_size(run.machine.ddr.bytes)
         parts.append((("one core", f"timed with {needed} of DDR, which the network needs; a chip has {held}"),))

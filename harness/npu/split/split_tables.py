@@ -90,7 +90,9 @@ def split_tables(split: SplitComparison) -> list[Part]:
     """Return a table of the layers, one of the network, and how well predictions and runs agree."""
     parts: list[Part] = [_layer_table(split)]
     if networks := _ways(split.study):
-        rows = [(one.name, str(one.split_layers), _times(split, one.predicted_ps, one.true_ps)) for one in networks]
+        rows = [
+            (_named(one.name), str(one.split_layers), _times(split, one.predicted_ps, one.true_ps)) for one in networks
+        ]
         parts.append(Table(("network", "layers split", "cycles"), rows))
     return [*parts, tuple(_summary(split))]
 
@@ -102,11 +104,16 @@ def _layer_table(split: SplitComparison) -> Table:
     for layer in split.study.layers:
         choice, true_ps = layer.choice, layer.true_ps
         times = {one.name: _times(split, one.predicted_ps, true_ps.get(one.name)) for one in choice.candidates}
-        own = (layer.true_best, f"{layer.excess:.1%}") if split.verified else ()
+        own = (_named(layer.true_best), f"{layer.excess:.1%}") if split.verified else ()
         name = printable(choice.layer.name, NAME_WIDTH)
-        rows.append((name, *(times.get(each, "-") for each in names), choice.best.name, *own))
-    header = ("layer", *names, "predicted best", *(("true best", "excess") if split.verified else ()))
+        rows.append((name, *(times.get(each, "-") for each in names), _named(choice.best.name), *own))
+    header = ("layer", *map(_named, names), "predicted best", *(("true best", "excess") if split.verified else ()))
     return Table(header, rows)
+
+
+def _named(way: str) -> str:
+    """Return the name of a way as a table shows it: `one core, chained` for `one, chained`."""
+    return f"one core{way.removeprefix(ONE)}" if way.startswith(ONE) else way
 
 
 def _times(split: SplitComparison, predicted_ps: int, true_ps: int | None) -> str:

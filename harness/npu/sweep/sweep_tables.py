@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from harness.text import Part, Table, four_digits, milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
 _BAR = 24
+_UNITS: Mapping[Metric, str] = {"cycles": "cycles", "milliseconds": "ms"}
 _MOST_REASONS = 10
 _MOST_NAMES = 3
 _MOST_SLOWER = 2
@@ -144,7 +145,7 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         marks = ["knee"] * is_knee + ["Pareto"] * any(point is each for each in front)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("mm²", "cycles", "ms", "µJ", "MFU", "bound by", metric(sweep))
+    header += ("mm²", "cycles", "ms", "µJ", "MFU", "bound by", f"{_UNITS[metric(sweep)]} as bars")
     return [Table(header, rows, left=int(several), bars=True), tuple(_summary(sweep, found))]
 
 
@@ -289,8 +290,8 @@ def sweep_plot(sweep: Sweep) -> tuple[str, str]:
     scale: Scale = "log" if across is not None and across.scale == "log" else "linear"
     on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
     title = f"{printable(sweep.network, 40)}{on}: time by {'machine' if across is None else across.key}"
+    unit = _UNITS[metric(sweep)]
     times = [value for one in series for _, value in one.points if value is not None]
-    unit = "cycles" if metric(sweep) == "cycles" else "ms"
     return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(f"time, {unit}", scale_of_range(times)))
 
 

@@ -113,7 +113,7 @@ def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
     """If the clock varies, milliseconds are compared: a faster clock waits more cycles for edge's memory."""
     command = ("sweep", network, *LAYERS, "--set", "clock_hz=250M:4G:x4")
     found = npu(*command, "--json").data
-    assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
+    assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("ms as bars")
     first, last = found["points"][0], found["points"][-1]
     assert first["cycles"] < last["cycles"] and first["seconds"] > last["seconds"]
 

@@ -8,10 +8,11 @@ import pytest
 from known_machine import KnownMachine, samples, varied_layers
 
 from device_agents.emulated_npu.machine import load_preset, parse_machine, preset_names, read_machine
+from harness import open_lut
 from harness.errors import MeasurementError
 from harness.npu.fit import array_search
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
-from harness.npu.fit.layer_samples import PRODUCTS
+from harness.npu.fit.layer_samples import PRODUCTS, samples_of
 from harness.npu.fit.machine_fit import MachineFit, Parameter, fit_machine
 from harness.npu.fit.multiplier_array import MultiplierArray, candidates
 
@@ -111,6 +112,13 @@ def test_too_few_layers_of_a_class_are_named() -> None:
     (row,) = [one for one in fit.classes if one.name == "move/map/simple"]
     assert (row.layers, row.fitted) == (2, False)
     assert all(one.name != "move/map/simple" for one in fit.peaks)
+
+
+def test_layers_that_take_no_time_show_no_rate() -> None:
+    """Views on a device take 0 s without any error, which no other layer's error can be compared with."""
+    table = open_lut("npu01")
+    assert any(entry.remainder_stderr_s == 0 for entry in table.entries)
+    assert min(samples_of(table).stderr_s) > 0
 
 
 def test_samples_without_classes_are_refused() -> None:
