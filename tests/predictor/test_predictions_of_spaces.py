@@ -50,22 +50,20 @@ def ratios(learnt: Timed, asked: Timed) -> np.ndarray:
 
 
 def test_no_prediction_is_absurd_on_a_simulated_device() -> None:
-    """From 320 layers of the common space, 995 of 1,000 others are predicted within a factor of three, all of six."""
+    """From 320 layers of the common space, 700 others are predicted within a factor of three."""
     learnt = even_layers(COMMON, 320, 0)
     asked = drawn(700, np.random.default_rng(1), frozenset(learnt))
     found = ratios(simulated(learnt), simulated(asked))
-    assert found.min() > 1 / 6 and found.max() < 6
-    assert np.mean((found > 1 / 3) & (found < 3)) >= 0.995
+    assert found.min() > 1 / 3 and found.max() < 3
     assert np.median(np.abs(found - 1)) < 0.05
 
 
 def test_no_prediction_is_absurd_on_an_emulated_npu() -> None:
-    """From 120 layers of the common space, 36 of 38 others are predicted within a factor of four on npu01."""
-    learnt = even_layers(COMMON, 120, 0)
+    """From 140 layers of the common space, 38 others are predicted within a factor of three on npu01."""
+    learnt = even_layers(COMMON, 140, 0)
     asked = drawn(40, np.random.default_rng(1), frozenset(learnt))
     found = ratios(emulated_layers.timed(learnt), emulated_layers.timed(asked))
-    assert found.min() > 1 / 16 and found.max() < 16
-    assert np.mean((found > 1 / 4) & (found < 4)) >= 0.94
+    assert found.min() > 1 / 3 and found.max() < 3
 
 
 @pytest.mark.long
