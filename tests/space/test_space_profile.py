@@ -180,7 +180,7 @@ def test_layers_are_complete_if_the_budget_is_too_small_for_the_networks(tmp_pat
 def test_the_command_measures_a_space(
     bench: Bench, space: str, option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A space, which may stand in place of a network, is measured; its device time is that of the journal, at least that of all samples."""
+    """A space, which may stand in place of a network, is measured; its device time is that of all samples at least."""
     words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), *option, space]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--count", "24", "--runs", "3", "--json"])
