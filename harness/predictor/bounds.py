@@ -122,7 +122,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         {},
         {},
     )
-    ideal = found.whole_vectors_s(arrays)
+    ideal = found.ideal_s(arrays)
     members: dict[str, list[int]] = {}
     for place, path in enumerate(_paths(arrays)):
         for name in classes_of(path)[:CODE_LEVELS]:

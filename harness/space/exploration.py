@@ -30,7 +30,6 @@ from harness.predictor.features.layer_features import LayerFeatures, TrainingExa
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
-from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import SOURCES, Sources, network_of, own_layers
 from harness.space.planner import OVER_BUDGET, Parts, Round, explore
 from harness.space.space import LayerSpace
@@ -67,7 +66,7 @@ def explore_space(
     rounds = DeviceRounds(run, request, excluded)
     asked = request.space or SpaceRequest("")
     result = explore(
-        SpaceLayers(space),
+        space,
         rounds.measure,
         count=asked.count,
         target=asked.target,

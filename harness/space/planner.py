@@ -13,7 +13,8 @@ from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.settings import SPACE_COUNT, SPACE_TARGET
 from harness.space.configuration import Configuration
-from harness.space.drawn_layers import SpaceLayers
+from harness.space.drawn_layers import even_layers
+from harness.space.space import LayerSpace
 from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
@@ -40,7 +41,7 @@ Measure = Callable[[Round], Sequence[Parts] | None]
 
 
 def explore(
-    source: SpaceLayers,
+    space: LayerSpace,
     measure: Measure,
     *,
     count: int = SPACE_COUNT,
@@ -51,12 +52,12 @@ def explore(
 
     The layers are an even sample of the space. The first round takes each kind in turn; the others are in random order,
     so that the error of a round holds for the rest. A round that is too large for the budget is halved. The same
-    source, seed, latencies and budget lead to the same rounds. Raises the errors of `source` and `measure`.
+    space, seed, latencies and budget lead to the same rounds. Raises the errors of `even_layers` and `measure`.
     """
     samples: list[TrainingExample] = []
     results: list[RoundResult] = []
     predictor: Predictor | None = None
-    layers = source.spread(count, seed)
+    layers = even_layers(space, count, seed)
     first = min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE)))
     rest = np.random.default_rng(seed).permutation(np.arange(min(first, len(layers)), len(layers)))
     order = [*range(min(first, len(layers))), *rest.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,11 @@ class LayerSpace(StrictModel):
     def count(self) -> int:
         """Return the number of combinations of values; some are invalid or beyond the limits."""
         return sum(block.count for block in self.layers)
+
+    def layer_at(self, block: AnyBlock, point: Sequence[float]) -> Configuration | None:
+        """Return the layer at a point of a block; None if its sizes do not fit together or exceed the limits."""
+        layer = block.at(point)
+        return layer if layer is not None and self.limits.hold(layer) else None
 
 
 def load_space(reference: str) -> LayerSpace:

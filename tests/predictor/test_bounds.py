@@ -43,6 +43,24 @@ def test_limits_grow_with_every_size(bounds: Bounds, layer: LayerFeatures, size:
     assert (large >= small).all()
 
 
+def test_few_channels_do_not_make_a_class_look_fast() -> None:
+    """Layers of one channel, on a machine that pads none, show no rate that layers of many cannot reach."""
+
+    def arg_max(channels: int, rows: int) -> LayerFeatures:
+        sizes = {"in_size": (100 * rows, 1), "out_size": (rows, 1), "kernel": (100, 1)}
+        return channelwise("move/reduce/places/ArgMax", batch=1, channels=channels, **sizes)
+
+    def latency_s(layer: LayerFeatures) -> float:
+        return tiled_machine.LAUNCH_S + layer.macs * 2e-11
+
+    learnt = [arg_max(1, rows) for rows in (20, 400, 3000, 9000)]
+    times = np.append(LATENCIES, [latency_s(layer) for layer in learnt])
+    found = bounds_of(layer_arrays([*LAYERS, *learnt]), times, np.zeros(times.size))
+    asked = [arg_max(channels, 400) for channels in (1, 7, 16, 160)]
+    _, high = found.of(layer_arrays(asked))
+    assert (high >= [latency_s(layer) for layer in asked]).all()
+
+
 def test_limits_of_a_view_do_not_depend_on_the_fastest_copy() -> None:
     """A view that takes no time on the device has no least latency, and does not make other layers look fast."""
     view = channelwise("move/view/any/Reshape", batch=1, channels=4096, in_size=(56, 56), out_size=(56, 56))

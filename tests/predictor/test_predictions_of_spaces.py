@@ -11,10 +11,10 @@ from space_features import parts_of
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
 from harness.space.configuration import Configuration
-from harness.space.drawn_layers import SpaceLayers
+from harness.space.drawn_layers import even_layers
 from harness.space.space import load_space
 
-COMMON = SpaceLayers(load_space("builtin:common"))
+COMMON = load_space("builtin:common")
 LEARNT = 500
 Timed = Sequence[tuple[LayerFeatures, float]]
 
@@ -23,11 +23,11 @@ def drawn(
     count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
 ) -> list[Configuration]:
     """Return so many different layers of the space at random, blocks by their shares."""
-    blocks, found = COMMON.space.layers, dict[Configuration, None]()
+    blocks, found = COMMON.layers, dict[Configuration, None]()
     shares = np.array([block.share for block in blocks])
     while len(found) < count:
         block = blocks[int(generator.choice(shares.size, p=shares / shares.sum()))]
-        layer = COMMON._layer(block, generator.random(len(block.axes)))
+        layer = COMMON.layer_at(block, generator.random(len(block.axes)).tolist())
         if layer is not None and layer not in without:
             found[layer] = None
     return list(found)
@@ -50,22 +50,20 @@ def ratios(learnt: Timed, asked: Timed) -> np.ndarray:
 
 
 def test_no_prediction_is_absurd_on_a_simulated_device() -> None:
-    """From 320 layers of the common space, 995 of 1,000 others are predicted within a factor of three, all of six."""
-    learnt = COMMON.spread(320, 0)
+    """From 320 layers of the common space, 700 others are predicted within a factor of three."""
+    learnt = even_layers(COMMON, 320, 0)
     asked = drawn(700, np.random.default_rng(1), frozenset(learnt))
     found = ratios(simulated(learnt), simulated(asked))
-    assert found.min() > 1 / 6 and found.max() < 6
-    assert np.mean((found > 1 / 3) & (found < 3)) >= 0.995
+    assert found.min() > 1 / 3 and found.max() < 3
     assert np.median(np.abs(found - 1)) < 0.05
 
 
 def test_no_prediction_is_absurd_on_an_emulated_npu() -> None:
-    """From 120 layers of the common space, 36 of 38 others are predicted within a factor of four on npu01."""
-    learnt = COMMON.spread(120, 0)
+    """From 140 layers of the common space, 38 others are predicted within a factor of three on npu01."""
+    learnt = even_layers(COMMON, 140, 0)
     asked = drawn(40, np.random.default_rng(1), frozenset(learnt))
     found = ratios(emulated_layers.timed(learnt), emulated_layers.timed(asked))
-    assert found.min() > 1 / 16 and found.max() < 16
-    assert np.mean((found > 1 / 4) & (found < 4)) >= 0.94
+    assert found.min() > 1 / 3 and found.max() < 3
 
 
 @pytest.mark.long
@@ -73,7 +71,7 @@ def test_no_prediction_is_absurd_on_an_emulated_npu() -> None:
 @pytest.mark.parametrize("timed", [simulated, emulated_layers.timed], ids=["simulated", "npu01"])
 def test_no_prediction_is_absurd(timed: Callable[[Sequence[Configuration]], Timed], seed: int) -> None:
     """From 500 layers of the common space, 999 of 1,000 others are predicted within a factor of three, all of four."""
-    learnt = COMMON.spread(LEARNT, seed)
+    learnt = even_layers(COMMON, LEARNT, seed)
     asked = drawn(2_000, np.random.default_rng(100 + seed), frozenset(learnt))
     found = ratios(timed(learnt), timed(asked))
     assert found.min() > 1 / 4 and found.max() < 4
@@ -86,7 +84,7 @@ def test_even_layers_teach_more_than_random_ones() -> None:
     asked = simulated(drawn(800, np.random.default_rng(10**6)))
     gains = []
     for seed in range(10):
-        parts = (COMMON.spread(300, seed), drawn(300, np.random.default_rng(seed)))
+        parts = (even_layers(COMMON, 300, seed), drawn(300, np.random.default_rng(seed)))
         even, by_chance = (np.mean(np.abs(np.log(ratios(simulated(part), asked)))) for part in parts)
         gains.append(by_chance - even)
     assert np.mean(gains) > 0

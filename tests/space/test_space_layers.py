@@ -37,7 +37,7 @@ from harness.space.configuration import (
     Transposed,
 )
 from harness.space.data_movement import Elementwise, Joining, Permutation, Picking, Resizing, Rowwise
-from harness.space.drawn_layers import SpaceLayers
+from harness.space.drawn_layers import even_layers
 from harness.space.layer_network import Sources, network_of, own_layers
 from harness.space.space import load_space
 
@@ -177,7 +177,7 @@ def test_layers_of_a_space_have_the_sizes_that_limits_count(
 ) -> None:
     """Each layer reads, multiplies and writes as much as it says, and a predictor learns from all of its parts."""
     monkeypatch.chdir(tmp_path)
-    layers = SpaceLayers(load_space(space)).spread(150, 0)
+    layers = even_layers(load_space(space), 150, 0)
     network = network_of(layers, "all")
     own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))
     assert len(own) >= 0.97 * len(layers)  # the runtime fuses a few small ones with a neighbour

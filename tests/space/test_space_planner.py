@@ -8,12 +8,10 @@ from stepping_machine import SPACE, measure
 from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.data_movement import Elementwise
-from harness.space.drawn_layers import SpaceLayers
+from harness.space.drawn_layers import even_layers
 from harness.space.planner import Parts, Round, explore
 from harness.space.space import LayerSpace
 from harness.space.space_profile import SpaceResult
-
-LAYERS = SpaceLayers(SPACE)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +35,7 @@ class Recorded:
 
 def _explore(recorded: Recorded, **options: object) -> SpaceResult:
     settings = {"count": 120, "target": 0.0, **options}
-    return explore(LAYERS, recorded.measure, **settings)  # type: ignore[arg-type]
+    return explore(SPACE, recorded.measure, **settings)  # type: ignore[arg-type]
 
 
 def test_no_layer_is_measured_twice_and_no_more_than_were_allowed() -> None:
@@ -80,7 +78,7 @@ def test_rounds_are_parts_of_one_even_sample() -> None:
     """All rounds together are the even sample of the space, whose first layers are the first round."""
     recorded = Recorded()
     _explore(recorded, seed=3)
-    even = LAYERS.spread(120, 3)
+    even = even_layers(SPACE, 120, 3)
     assert recorded.rounds[0].layers == tuple(even[:40])
     assert {layer for asked in recorded.rounds for layer in asked.layers} == set(even)
 
@@ -127,17 +125,17 @@ def test_a_space_of_few_layers_is_exhausted() -> None:
     """All eight layers of a space of eight are measured, once."""
     few = LayerSpace.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
     recorded = Recorded()
-    result = explore(SpaceLayers(few), recorded.measure)
+    result = explore(few, recorded.measure)
     assert (result.stopped, result.measured) == ("exhausted", 8)
 
 
-def test_the_first_round_holds_the_ends_of_every_block() -> None:
-    """The first round contains the smallest and largest layers within the limits, and layers of every block."""
-    layers = LAYERS.spread(30, 0)
+def test_each_block_has_its_share_of_any_number_of_layers() -> None:
+    """Blocks take turns by their shares, so that the first layers are one of each; all are within the limits."""
+    layers = even_layers(SPACE, 30, 0)
     assert len(set(layers)) == 30
-    assert sum(isinstance(layer, Elementwise) for layer in layers) == pytest.approx(10, abs=1)
-    assert min(layer.macs for layer in layers if layer.weights) == 7 * 7 * 8 * 8
-    assert max(layer.macs for layer in layers) > 50_000_000
+    for count in (2, 12, 30):
+        assert sum(isinstance(layer, Elementwise) for layer in layers[:count]) == pytest.approx(count / 3, abs=1)
+    assert {type(layer) for layer in layers[:2]} == {type(layer) for layer in layers}
     assert all(SPACE.limits.hold(layer) for layer in layers)
 
 
@@ -147,7 +145,7 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
     block = {"op": "Conv", "channels_in": channels, "channels_out": channels, "size": edge, "width": edge}
     space = LayerSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
-    assert len(SpaceLayers(space).spread(100, 0)) == 100
+    assert len(even_layers(space, 100, 0)) == 100
 
 
 def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
@@ -155,4 +153,4 @@ def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
     block = {"op": "Relu", "channels": [64], "size": [56]}
     space = LayerSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
     with pytest.raises(ConfigurationError, match="max_bytes"):
-        SpaceLayers(space).spread(4, 0)
+        even_layers(space, 4, 0)

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from networks_on_npu import network_of
 from small_models import node, values
@@ -140,6 +141,16 @@ def _pool(channels: int, size: int, kernel: int, stride: int) -> bytes:
     return network_of([made], {"x": values((1, channels, size, size))}, {}, ["y"]).model
 
 
+def _cumulative(shape: tuple[int, ...], axis: int) -> bytes:
+    made = node("CumSum", "x a", "y")
+    return network_of([made], {"x": values(shape)}, {"a": np.array(axis)}, ["y"]).model
+
+
+def _gate(channels: int, size: int) -> bytes:
+    made = [node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")]
+    return network_of(made, {"x": values((1, channels, size, size))}, {}, ["y"]).model
+
+
 def _transposition(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
     return network_of([node("Transpose", "x", "y", perm=list(order))], {"x": values(shape)}, {}, ["y"]).model
 
@@ -152,6 +163,8 @@ def _transposition(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
         pytest.param(_convolution(72, 12, 64, 3, 1, dilation=14), 4 * (84 * 4096 + 7776), id="dilated"),
         pytest.param(_pool(400, 60, 5, 2), 4 * 400 * (3600 + 900), id="pool"),
         pytest.param(_transposition((1, 2800, 8, 10), (0, 3, 2, 1)), 8 * 2800 * 80, id="transposition"),
+        pytest.param(_cumulative((1, 1024, 512), 1), 8 * 1024 * 512, id="cumulative sum"),
+        pytest.param(_gate(256, 56), 4 * 384 * 56 * 56, id="gate"),
     ],
 )
 def test_a_layer_fetches_little_more_than_it_must(model: bytes, least_bytes: int) -> None:

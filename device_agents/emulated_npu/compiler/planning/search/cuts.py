@@ -50,9 +50,9 @@ def candidate_cuts(
     """Yield stages of cuts of the last layer, one more axis in each, each with groups of cuts from coarse to fine.
 
     The groups of a stage are alternatives. These are rows, tiles that are about square, which have less halo, and parts
-    of the channels, which have none; or parts that lie together in the output, and in the input. After products of two
-    computed tensors they are rows of one matrix after the other. With a forced `tile`, its height and width along the
-    last two spatial axes are the only cut.
+    of the channels, which have none; or parts that lie together in the output, and in the input, or along any axis if
+    the layer reads a value in two places. After products of two computed tensors they are rows of one matrix after the
+    other. With a forced `tile`, its height and width along the last two spatial axes are the only cut.
     """
     layer = layers[-1]
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
@@ -74,8 +74,9 @@ def candidate_cuts(
         if axis in spatial[:1] and _computes_channels_alone(layer):
             channels = layer.output.axes[_CHANNELS].size
             groups.append([(*outer, Cut(_CHANNELS, size)) for size in _tile_sizes(channels)])
-        if place == 0 and read_order and read_order[0] != axis:
-            groups.append([(Cut(read_order[0], size),) for size in _tile_sizes(layer.output.axes[read_order[0]].size)])
+        for other in (axes if _reads_apart(layer) else read_order[:1]) if place == 0 else ():
+            if other != axis:
+                groups.append([(Cut(other, size),) for size in _tile_sizes(layer.output.axes[other].size)])
         if place == 0 and any(map(multiplies_computed, layers)):
             groups.append(_row_by_row(layer, read_order))
         yield tuple(groups)
@@ -118,6 +119,12 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
         if layer.function not in (Function.CONVOLVE, Function.GATHER):
             axes.append(len(shape) - 1)
     return [axis for axis in axes if shape[axis] > 1 and can_cut(layer, axis)]
+
+
+def _reads_apart(layer: HardwareLayer) -> bool:
+    """Return whether a layer without a window reads a value in two places: a tile holds all that lies between."""
+    places = {(view.value, view.start) for view in layer.reads}
+    return not layer.function.rule.has_window and len({value for value, _ in places}) < len(places)
 
 
 def _computes_channels_alone(layer: HardwareLayer) -> bool:
