@@ -17,7 +17,6 @@ from harness.npu.fit.multiplier_array import MultiplierArray, candidates
 
 LAYERS = list(varied_layers(140, seed=3))
 MACHINES = (
-    KnownMachine(),
     KnownMachine(rows=16, columns=64, clock_hz=4e8, lanes=32, bytes_per_s=3e9, start_s=1e-5),
     KnownMachine(rows=8, columns=8, clock_hz=2e9, lanes=16, bytes_per_s=4e10, start_s=5e-7, overlap=0.0),
 )

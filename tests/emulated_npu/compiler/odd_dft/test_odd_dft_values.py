@@ -38,7 +38,7 @@ def test_kernels_and_blocks(kernel: int, lengths: tuple[int, ...]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
     """Any kernel, also even and rectangular, works with any padding, groups, pictures and map."""
     kernel = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8)), "kernel")
@@ -116,7 +116,7 @@ def test_parts_of_a_concatenation_and_a_depthwise_convolution() -> None:
     assert error_of(network, compiled) <= TOLERANCE
 
 
-@pytest.mark.parametrize("bytes_per_s", [2e9, pytest.param(4e9, marks=pytest.mark.long), 17e9])
+@pytest.mark.parametrize("bytes_per_s", [2e9, *(pytest.param(one, marks=pytest.mark.long) for one in (4e9, 17e9))])
 def test_a_dense_block_compiles_at_any_bandwidth(bytes_per_s: float) -> None:
     """A chain that reads a concatenation and appends to it is compared by DFT and directly, and values are right."""
     edge = find_machine("edge")
