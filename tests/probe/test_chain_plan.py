@@ -117,7 +117,7 @@ def branched(path: Path) -> Path:
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, ...]:
     """Return networks that compile quickly."""
     folder = tmp_path_factory.mktemp("networks")
-    references = (str(branched(folder / "branched.onnx")), "builtin:dscnn")
+    references = (str(branched(folder / "branched.onnx")), "builtin:dscnn", "builtin:squeezenet")
     return tuple(planned(load_network(reference)) for reference in references)
 
 
