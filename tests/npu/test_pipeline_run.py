@@ -153,7 +153,7 @@ def test_more_cores_are_never_slower_if_the_number_is_free(tmp_path: Path, kind:
     assert intervals[-1] < intervals[0]
 
 
-@settings(max_examples=5, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_pipeline_respects_values_memory_and_bounds(tmp_path: Path, data: st.DataObject) -> None:
     """Any network, groups and memory either run with right values within the chips, or are refused with a reason."""

@@ -14,7 +14,7 @@ from harness.network.assemble import assemble_network
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model
 
-STRIDE = 32
+STRIDE = 64
 """Every so many of the variants are compiled and executed in the suite, all of them by `make test-long`."""
 READ_STRIDE = 3
 """Every so many of the variants are read by harness, and by the compiler."""
@@ -80,7 +80,7 @@ def test_cases_that_need_care(name: str, kind: str) -> None:
 
 
 def test_values_of_a_sample() -> None:
-    """Every thirty-second variant that is not refused has ONNX's values, and a time."""
+    """Every sixty-fourth variant that is not refused has ONNX's values, and a time."""
     assert _wrong(list(float32_variants())[::STRIDE]) == {}
 
 

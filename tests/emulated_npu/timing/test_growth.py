@@ -83,7 +83,8 @@ def test_networks_are_hardly_ever_slower_on_a_larger_machine(drawn_from: int, si
     assert max(changes)[0] <= 0.05
 
 
-@pytest.mark.parametrize("scale", [pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("scale", [2, 4])
 def test_a_network_waits_no_longer_for_its_weights_in_a_larger_buffer(scale: int) -> None:
     """SqueezeNet streams its weights in loads that do not grow with SB: with two or four times SB it is as fast."""
     edge, network = find_machine("edge"), builtin_model("squeezenet").SerializeToString()
