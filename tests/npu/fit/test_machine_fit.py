@@ -22,9 +22,8 @@ MACHINES = (
 )
 
 
-@pytest.fixture
-def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fit try 61 arrays in place of 1,326: those of the machines, and all neighbours of the first one's."""
+def _try_few_arrays(patch: pytest.MonkeyPatch) -> None:
+    """Let fits try 61 arrays in place of 1,326: those of the machines, and all neighbours of the first one's."""
     near_sides = (28, 32, 40), (14, 16, 20)
     few = tuple(
         one
@@ -32,13 +31,22 @@ def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
         if {one.rows, one.columns} <= {1, 8, 16, 32, 64} or (one.rows in near_sides[0] and one.columns in near_sides[1])
     )
     assert len(few) == 61
-    monkeypatch.setattr(array_search, "candidates", lambda: few)
+    patch.setattr(array_search, "candidates", lambda: few)
+
+
+@pytest.fixture
+def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fits of a test try few arrays."""
+    _try_few_arrays(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=MACHINES, ids=lambda one: f"{one.rows}x{one.columns}")
 def fitted(request: pytest.FixtureRequest) -> tuple[KnownMachine, MachineFit]:
-    """A machine and its fit."""
-    return request.param, fit_machine(samples(LAYERS, request.param))
+    """A machine and its fit, that of the first machine to all arrays."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is not MACHINES[0]:
+            _try_few_arrays(patch)
+        return request.param, fit_machine(samples(LAYERS, request.param))
 
 
 def near(parameter: Parameter | None, truth: float) -> bool:
