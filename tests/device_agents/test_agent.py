@@ -114,14 +114,14 @@ def test_second_request_while_busy_is_refused_and_the_run_goes_on(start_agent: S
 
 
 @pytest.mark.parametrize("type", ["put", "drop", "run", "heartbeat", "renew", "release"])
-@pytest.mark.parametrize("token", [None, 1, True, "x"])
-def test_wrong_token_is_lease_lost(start_agent: Start, type: str, token: object) -> None:
+def test_wrong_token_is_lease_lost(start_agent: Start, type: str) -> None:
     """Nothing that needs the lease happens without its token."""
     agent = start_agent()
     agent.greet(None)
     agent.lease()
-    frame = agent.ask(type, **({} if token is None else {"token": token}))
-    assert (frame.type, frame.fields["code"]) == ("error", "lease-lost")
+    for fields in ({}, {"token": 1}, {"token": True}, {"token": "x"}):
+        frame = agent.ask(type, **fields)
+        assert (frame.type, frame.fields["code"]) == ("error", "lease-lost"), fields
     assert agent.ask("renew", token=agent.token).type == "renew"
 
 

@@ -70,6 +70,7 @@ class Lab:
             "HARNESS_RUNTIME_FOLDER": str(self.root / "leases"),
             "PYTHONPATH": str(agents),
             "OPENBLAS_NUM_THREADS": "1",
+            "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "500ms",
         }
         return {**os.environ, **own}
 

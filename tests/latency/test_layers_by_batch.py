@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from test_estimators_disagree import (
     LAYER,
     LAYER_S,
@@ -50,6 +50,7 @@ def estimated(nulls_s: list[float], contexts: range) -> LayerLatencies:
 
 
 @given(SLOWER_S)
+@settings(max_examples=12)
 def test_a_layer_is_compared_with_its_null_probe_of_the_same_batch(nulls_s: list[float]) -> None:
     """Slower null probes of other batches make no layer shorter; in every batch, a layer has a smaller error."""
     one, every = (estimated(nulls_s, contexts).latencies[PLACE] for contexts in (range(1), range(len(nulls_s))))

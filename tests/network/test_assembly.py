@@ -15,6 +15,9 @@ from harness.network.input_integers import integer_range
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 
+LARGE = ("vgg19", "zfnet512", "alexnet", "densenet121", "inception_v2", "resnet50")
+"""Networks of operators that smaller ones have as well, whose weights take seconds to draw."""
+
 
 def structure(network: Network, nodes: Iterable[Any], inputs: Iterable[str], fixed: Iterable[str]) -> list[Any]:
     """Return operators with the positions of the operators that they read from; constants are one letter."""
@@ -81,7 +84,9 @@ def test_values_with_shape_subgraphs_absent_operands_and_functions() -> None:
     assert_same_values(model_of(nodes, {"x": IMAGE}, ["z", "c"], constants, ir_version=3, listed=list(constants)))
 
 
-@pytest.mark.parametrize("name", BUILTIN_NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in BUILTIN_NAMES]
+)
 def test_built_in_networks_run_without_their_weights(name: str) -> None:
     """Each built-in network keeps its structure and gives finite numbers with weights generated on the device."""
     network = load_network(f"builtin:{name}")

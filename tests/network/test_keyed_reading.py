@@ -28,7 +28,7 @@ def encode_document(header: bytes) -> bytes:
     return 2 * len(header).to_bytes(8, "big") + header
 
 
-FAST = ("squeezenet", "resnet18", "bert_mini")
+FAST = ("squeezenet", "bert_mini")
 
 
 @pytest.fixture(autouse=True)

@@ -78,7 +78,7 @@ def _check(run: PipelineRun) -> None:
             assert one.utilisation <= 1.001
 
 
-OFTEN = (("chain", 2, "2"), ("residual", 3, "3"), ("dense", 2, "4"))
+OFTEN = (("residual", 3, "3"), ("dense", 2, "4"))
 """Kinds of networks, numbers of chips and groups that are not only tested among all combinations."""
 
 
@@ -136,7 +136,9 @@ def test_a_larger_group_gets_more_work(tmp_path: Path) -> None:
     assert shares["0-2/3"] > shares["0/1"]
 
 
-@pytest.mark.parametrize("kind", ["chain", pytest.param("residual", marks=pytest.mark.long), "dense"])
+@pytest.mark.parametrize(
+    "kind", ["chain", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("residual", "dense"))]
+)
 def test_more_cores_are_never_slower_if_the_number_is_free(tmp_path: Path, kind: str) -> None:
     """With --groups auto, a larger limit gives at most 1 % more time for an input than any smaller one."""
     model = _loaded(tmp_path, [16, 16, 32, 32, 32, 16], kind)
@@ -151,7 +153,7 @@ def test_more_cores_are_never_slower_if_the_number_is_free(tmp_path: Path, kind:
     assert intervals[-1] < intervals[0]
 
 
-@settings(max_examples=5, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_pipeline_respects_values_memory_and_bounds(tmp_path: Path, data: st.DataObject) -> None:
     """Any network, groups and memory either run with right values within the chips, or are refused with a reason."""

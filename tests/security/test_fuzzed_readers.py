@@ -19,13 +19,13 @@ from harness.predictor.trees import NODE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
-    "networks": 120,
-    "answers": 200,
-    "frames": 200,
-    "revealed": 150,
-    "tables": 100,
-    "devices": 300,
-    "journal": 40,
+    "networks": 80,
+    "answers": 150,
+    "frames": 150,
+    "revealed": 100,
+    "tables": 60,
+    "devices": 200,
+    "journal": 30,
 }
 
 

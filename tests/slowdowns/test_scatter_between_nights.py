@@ -62,7 +62,7 @@ def test_where_nothing_is_known_it_is_what_is_usual(probes: list[Deviations]) ->
     assert freedom == pytest.approx(4.0, rel=0.03)
 
 
-@pytest.mark.parametrize(("probes", "sampled"), [(3, 0.3), (3, 3.0), (12, 1.0)])
+@pytest.mark.parametrize(("probes", "sampled"), [(3, 0.3), (12, 1.0)])
 def test_probabilities_are_kept(probes: int, sampled: float) -> None:
     """On ordinary devices, few probes over two nights raise at most one false alarm in a hundred."""
     generator = np.random.default_rng(7)

@@ -300,7 +300,7 @@ def test_a_device_measures_what_it_executes_as_views() -> None:
 
 def _cut_as_reported(backend: Backend, network: Network) -> tuple[Layer, ...]:
     model = network_probe(network).model
-    revealed = backend.load(request_of(model, "probe", reveal=True))
+    revealed = backend.load(request_of(model, "probe", reveal=True, runs=False))
     assert revealed is not None
     graph = read_runtime_graph(network, model.names, revealed.format, revealed.content)
     return cut(network, learn_rules([(network, graph.groups)], "some"))

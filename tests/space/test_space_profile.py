@@ -109,7 +109,7 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(
     assert found.campaigns[0] == 1 and found.result.stopped == "count"
 
 
-@pytest.mark.parametrize("backend", ["emulated-npu", "openvino"])
+@pytest.mark.parametrize("backend", ["emulated-npu", pytest.param("openvino", marks=pytest.mark.long)])
 def test_layers_on_elements_are_measured_on_devices_that_fuse(tmp_path: Path, backend: str) -> None:
     """If a device fuses an elementwise layer with the usual source of its input, another source writes it."""
     operators = ("Sigmoid", "Relu", "Gelu", "Add")

@@ -128,8 +128,10 @@ def serve(scheduler: str, workspace: Workspace, devices: Sequence[str], *, tls: 
 
     A worker process that dies is restarted. Raises EngineError if no scheduler answers, and when it disappears.
     """
-    # Dask's profiler samples every thread a hundred times a second, which would disturb measurements.
-    dask.config.set({"distributed.worker.profile.enabled": False, "distributed.worker.http.routes": []})
+    # Dask's profiler samples threads a hundred times a second, and its loops wake up fifty times, which would disturb
+    # measurements.
+    quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "500ms"}
+    dask.config.set({**quiet, "distributed.worker.http.routes": []})
     try:
         ended = asyncio.run(_serve(scheduler, workspace, devices, tls))
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:

@@ -48,12 +48,9 @@ def _partitions(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["method"]: each for each in found["partitions"]}
 
 
-@pytest.mark.parametrize(
-    "groups", [("--groups", "3"), ("--cores", "4"), ("--groups", "0-2/3", "--cores", "4")], ids=str
-)
-def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path, groups: tuple[str, ...]) -> None:
+def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path) -> None:
     """Stages on separate cores, and cores that share layers, compute the values of the network."""
-    for each in npu("pipeline", network, *groups, "--json").data["partitions"]:
+    for each in npu("pipeline", network, "--groups", "0-2/3", "--cores", "4", "--json").data["partitions"]:
         assert 0 < each["max_rel_error"] < 1e-4, "other programs never agree to the last bit"
 
 
@@ -74,7 +71,7 @@ def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
     by_method = _partitions(found)
     assert by_method["balanced"]["predicted_interval_s"] <= by_method["score"]["predicted_interval_s"]
     assert by_method["balanced"]["threshold"] is None and by_method["score"]["threshold"] > 0
-    text = npu("pipeline", network, "--groups", "3", "--no-values").stdout
+    text = npu("pipeline", network, *LAYERS, "--groups", "3", "--no-values").stdout
     for word in ("one core", "balanced", "by score", "efficiency", "threshold found by search"):
         assert word in text
 
@@ -96,7 +93,7 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
     assert len(parts("--groups", "6", *only_compute)) > len(free)
 
 
-@pytest.mark.parametrize("words", [("--parts", "4"), (*LAYERS, "--max-nodes", "2")], ids=str)
+@pytest.mark.parametrize("words", [(*LAYERS, "--parts", "4"), (*LAYERS, "--max-nodes", "2")], ids=str)
 def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
     """With more parts than groups, a group runs several, one after the other, and values are those of the network."""
     found = npu("pipeline", network, "--groups", "2", *words, "--partition", "score", "--json").data
@@ -112,21 +109,21 @@ def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> 
 def test_a_chip_smaller_than_the_network(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A network that one chip cannot hold runs on several, and the report compares with a core that has room."""
     text = npu_inputs.machine_text(per_chip="1", chips="3")
-    whole = npu("pipeline", network, "--groups", "1", "--no-values", "--json").data
+    whole = npu("pipeline", network, *LAYERS, "--groups", "1", "--no-values", "--json").data
     size = whole["one_core_bytes"] * 2 // 3
     for number, fits in ((size, True), (2_000, False)):
         small = text.replace("bytes = 2_147_483_648", f"bytes = {number}")
         machine = npu_inputs.save(small, tmp_path / f"{number}.toml")
-        words = ("pipeline", network, "--groups", "3", "--machine", machine)
+        words = ("pipeline", network, *LAYERS, "--groups", "3", "--machine", machine)
         if not fits:
-            npu.refuses(3, *words, *LAYERS, mentions=("bytes",))
+            npu.refuses(3, *words, mentions=("bytes",))
             continue
         found = npu(*words, "--json").data
         assert not found["fits_one_chip"] and whole["fits_one_chip"]
         for each in found["partitions"]:
             assert max(group["ddr_bytes"] for group in each["groups"]) <= number
             assert each["max_rel_error"] < 1e-4
-        assert "timed with" in npu(*words, *LAYERS, "--no-values").stdout
+        assert "timed with" in npu(*words, "--no-values").stdout
 
 
 def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Path) -> None:
@@ -151,7 +148,7 @@ def test_one_group_obeys_the_options_of_the_score(npu: Npu, network: Path) -> No
 def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_path: Path) -> None:
     """If no values are compared, a note says why."""
     machine = npu_inputs.save(npu_inputs.machine_text(data_type='"int8"'), tmp_path / "int8.toml")
-    outcome = npu("pipeline", network, "--groups", "2", "--machine", machine, "--json")
+    outcome = npu("pipeline", network, *LAYERS, "--groups", "2", "--machine", machine, "--json")
     assert all(each["max_rel_error"] is None for each in outcome.data["partitions"])
     assert "int8" in outcome.stderr and "not evaluated" in outcome.stderr
 
@@ -167,7 +164,7 @@ def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("inputs", [1, 2, 5, 40])
+@pytest.mark.parametrize("inputs", [1, 40])
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
     """A short stream is lengthened until its interval is that of the steady state: no load exceeds 100 %."""
     words = ("pipeline", network, *LAYERS, "--groups", "4", "--inputs", inputs, "--no-values", "--json")

@@ -169,10 +169,11 @@ def test_sweeps_that_cannot_be(
     npu.refuses(code, "sweep", network, *words, mentions=mentions)
 
 
-def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path) -> None:
-    """An unsupported operator does not depend on the machine, and ends the sweep at once."""
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path, jobs: str) -> None:
+    """An unsupported operator does not depend on the machine, and ends the sweep at once, in any process."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
-    npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", mentions=("'odd one'", "Det"))
+    npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", "--jobs", jobs, mentions=("'odd one'", "Det"))
 
 
 def test_processes_change_nothing(npu: Npu, network: Path) -> None:
@@ -183,12 +184,6 @@ def test_processes_change_nothing(npu: Npu, network: Path) -> None:
         for point in points:
             del point["compile_s"], point["timing_s"]
     assert one == three and any(point["reason"] for point in one) and len(one) == 6
-
-
-def test_errors_of_processes_are_those_of_one(npu: Npu, tmp_path: Path) -> None:
-    """An error in a process ends the sweep with its own text."""
-    path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
-    npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", "--jobs", "2", mentions=("'odd one'", "Det"))
 
 
 def test_front_and_knees_in_few_sentences(npu: Npu, network: Path) -> None:

@@ -80,7 +80,7 @@ def depthwise_and_dense(blocks: int = 2, channels: int = 8, size: int = 24) -> N
 
 
 @given(st.data())
-@settings(max_examples=18)
+@settings(max_examples=12)
 def test_values_are_the_same_in_every_order(data: st.DataObject) -> None:
     """Whichever queue runs ahead, random networks have ONNX Runtime's values, and the bits of every other order.
 

@@ -14,10 +14,10 @@ from harness.network.assemble import assemble_network
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model
 
-STRIDE = 32
+STRIDE = 64
 """Every so many of the variants are compiled and executed in the suite, all of them by `make test-long`."""
 READ_STRIDE = 3
-"""Every so many of the variants are read."""
+"""Every so many of the variants are read by harness, and by the compiler."""
 READ_SHARE = 0.72
 """Share of the variants that are read: 2,381 of 3,245, with onnx 1.23.2. Others have types without values on a device
 (text, sequences, floats of 4 and 8 bits), tensors without elements, or sizes that depend on the data."""
@@ -46,16 +46,17 @@ def test_operators_defined_by_functions_are_sent() -> None:
     assert [list(kind.shape) for kind in sent.outputs] == [list(value.shape) for value in case.outputs.values()]
 
 
-def test_the_compiler_takes_the_documented_number_of_cases() -> None:
+@pytest.mark.parametrize("stride", [READ_STRIDE, pytest.param(1, marks=pytest.mark.long)])
+def test_the_compiler_takes_the_documented_number_of_cases(stride: int) -> None:
     """The compiler takes at least as many variants as the page says; refusals name what the page lists."""
     assert _COUNTS is not None
     taken = list(float32_variants())
-    refusals = [found for case in taken if (found := refusal(case)) is not None]
+    refusals = [found for case in taken[::stride] if (found := refusal(case)) is not None]
     listed = set(documented(PAGE))
     assert [each for each in refusals if (each.reason, each.named) not in listed] == []
     count, right, refused = map(int, _COUNTS.groups())
     assert count == len(taken) == right + refused
-    assert len(refusals) <= refused
+    assert stride * len(refusals) <= 1.1 * refused if stride > 1 else len(refusals) <= refused
     assert 2 * right > count
 
 
@@ -79,7 +80,7 @@ def test_cases_that_need_care(name: str, kind: str) -> None:
 
 
 def test_values_of_a_sample() -> None:
-    """Every thirty-second variant that is not refused has ONNX's values, and a time."""
+    """Every sixty-fourth variant that is not refused has ONNX's values, and a time."""
     assert _wrong(list(float32_variants())[::STRIDE]) == {}
 
 

@@ -205,7 +205,7 @@ def mutated(draw: st.DrawFn) -> Command:
     return command
 
 
-BUSY = settings(max_examples=300)
+BUSY = settings(max_examples=200)
 
 
 @BUSY

@@ -41,14 +41,13 @@ def forms(
     return quantised(proto, shape, form, activations, weights, per_channel, ActivationSymmetric=symmetric)
 
 
-@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
 @pytest.mark.parametrize(
-    ("activations", "weights", "per_channel", "symmetric"),
+    ("form", "activations", "weights", "per_channel", "symmetric"),
     [
-        (QuantType.QUInt8, QuantType.QInt8, True, False),
-        (QuantType.QUInt8, QuantType.QUInt8, False, False),
-        (QuantType.QInt8, QuantType.QInt8, True, False),
-        (QuantType.QInt8, QuantType.QInt8, False, True),
+        (QuantFormat.QOperator, QuantType.QUInt8, QuantType.QInt8, True, False),
+        (QuantFormat.QDQ, QuantType.QUInt8, QuantType.QUInt8, False, False),
+        (QuantFormat.QDQ, QuantType.QInt8, QuantType.QInt8, True, False),
+        (QuantFormat.QOperator, QuantType.QInt8, QuantType.QInt8, False, True),
     ],
 )
 def test_quantised_networks(

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
 
-FAST = ("dscnn", "squeezenet", pytest.param("mobilenetv2", marks=pytest.mark.long))
+FAST = ("dscnn", *(pytest.param(name, marks=pytest.mark.long) for name in ("squeezenet", "mobilenetv2")))
 _DEFAULT = Options()
 
 

@@ -18,15 +18,13 @@ from harness.npu.fit.multiplier_array import MultiplierArray, candidates
 
 LAYERS = list(varied_layers(140, seed=3))
 MACHINES = (
-    KnownMachine(),
     KnownMachine(rows=16, columns=64, clock_hz=4e8, lanes=32, bytes_per_s=3e9, start_s=1e-5),
     KnownMachine(rows=8, columns=8, clock_hz=2e9, lanes=16, bytes_per_s=4e10, start_s=5e-7, overlap=0.0),
 )
 
 
-@pytest.fixture
-def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fit try 61 arrays in place of 1,326: those of the machines, and all neighbours of the first one's."""
+def _try_few_arrays(patch: pytest.MonkeyPatch) -> None:
+    """Let fits try 61 arrays in place of 1,326: those of the machines, and all neighbours of the first one's."""
     near_sides = (28, 32, 40), (14, 16, 20)
     few = tuple(
         one
@@ -34,13 +32,22 @@ def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
         if {one.rows, one.columns} <= {1, 8, 16, 32, 64} or (one.rows in near_sides[0] and one.columns in near_sides[1])
     )
     assert len(few) == 61
-    monkeypatch.setattr(array_search, "candidates", lambda: few)
+    patch.setattr(array_search, "candidates", lambda: few)
+
+
+@pytest.fixture
+def few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fits of a test try few arrays."""
+    _try_few_arrays(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=MACHINES, ids=lambda one: f"{one.rows}x{one.columns}")
 def fitted(request: pytest.FixtureRequest) -> tuple[KnownMachine, MachineFit]:
-    """A machine and its fit."""
-    return request.param, fit_machine(samples(LAYERS, request.param))
+    """A machine and its fit, that of the first machine to all arrays."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is not MACHINES[0]:
+            _try_few_arrays(patch)
+        return request.param, fit_machine(samples(LAYERS, request.param))
 
 
 def near(parameter: Parameter | None, truth: float) -> bool:

@@ -35,7 +35,7 @@ def _cycles(compiled: Compiled) -> float:
 
 @pytest.mark.parametrize(
     ("kernel", "channels", "size", "by_dft_"),
-    [(7, 64, 28, True), (7, 4, 28, False), (3, 16, 56, False), (1, 8, 28, False)],
+    [(7, 64, 28, True), (7, 4, 28, False), pytest.param(3, 16, 56, False, marks=pytest.mark.long)],
 )
 def test_the_choice_is_the_faster_one(kernel: int, channels: int, size: int, by_dft_: bool) -> None:
     """Large kernels on maps of many blocks use the DFT; the choice is at most 5 % slower than the better one."""

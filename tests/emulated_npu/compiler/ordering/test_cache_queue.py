@@ -39,7 +39,7 @@ def _compiled(network: NetworkCase, machine: Machine, options: Options) -> Compi
         raise
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.data())
 def test_a_queue_for_the_cache_makes_no_random_network_slower(data: st.DataObject) -> None:
     """Compiled for two queues of transfers a network takes at most 1 % longer than for one, and no less than each."""

@@ -46,9 +46,9 @@ def convolutions(size: tuple[int, int], channels: tuple[int, ...], kernel: int) 
 @pytest.mark.parametrize(
     ("size", "channels", "kernel"),
     [
-        ((400, 720), (3, 24, 24, 3), 3),
         ((320, 320), (32, 32, 32), 3),
         ((48, 48), (24, 24, 24, 24), 5),
+        pytest.param((400, 720), (3, 24, 24, 3), 3, marks=pytest.mark.long),
         pytest.param((272, 480), (1, 40, 10, 10, 16), 3, marks=pytest.mark.long),
     ],
 )
@@ -94,7 +94,7 @@ def _separable(size: tuple[int, int], channels: tuple[int, ...]) -> bytes:
     ("preset", "size", "channels"),
     [
         ("nvdla-256", (128, 64), (10,) * 4 + (20,) * 4 + (34,) * 4),
-        ("nvdla-128", (96, 96), (8,) * 4 + (16,) * 4 + (24,) * 6),
+        pytest.param("nvdla-128", (96, 96), (8,) * 4 + (16,) * 4 + (24,) * 6, marks=pytest.mark.long),
     ],
 )
 def test_a_deep_thin_network_runs_as_one_chain(preset: str, size: tuple[int, int], channels: tuple[int, ...]) -> None:
@@ -189,7 +189,7 @@ def _dense_block(channels: int, growth: int, layers: int, size: int) -> bytes:
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(_dense_block(48, 16, 4, 56), id="dense block"),
+        pytest.param(_dense_block(48, 16, 4, 56), id="dense block", marks=pytest.mark.long),
         pytest.param(convolutions((56, 56), (64, 96, 48, 128), 3), id="convolutions"),
     ],
 )

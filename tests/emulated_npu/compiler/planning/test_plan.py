@@ -157,7 +157,9 @@ def test_the_choice_of_residency_is_the_faster_one() -> None:
     assert time_ps("auto") <= min(time_ps("weights"), time_ps("features"))
 
 
-@pytest.mark.parametrize("name", ["dscnn", "squeezenet", pytest.param("mobilenetv2", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["dscnn", *(pytest.param(name, marks=pytest.mark.long) for name in ("squeezenet", "mobilenetv2"))]
+)
 def test_predictions_are_near_what_the_program_takes(name: str) -> None:
     """The sum of the predicted times of the chains is within a fifth of the simulated time."""
     edge = find_machine("edge")
@@ -167,6 +169,7 @@ def test_predictions_are_near_what_the_program_takes(name: str) -> None:
     assert abs(predicted_ps / simulate_program(compiled.program, edge).makespan_ps - 1) < 0.2
 
 
+@pytest.mark.long
 def test_the_automatic_choice_is_hardly_slower_than_one_that_keeps_every_halo() -> None:
     """MobileNetV1, whose coarsest tiles leave no room for their halo, is at most 0.5 % slower than where it is kept."""
     network, edge = topologies.build("mobilenetv1").SerializeToString(), find_machine("edge")

@@ -47,7 +47,7 @@ def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, in
 
 
 @given(st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
     """With any splits, one or two groups of equal or different cores compute the values of one core, in any order."""
     network = data.draw(random_networks(*data.draw(st.sampled_from((((WINDOWS, 5, 16)), ((WINDOWS, 9, 8)))))))

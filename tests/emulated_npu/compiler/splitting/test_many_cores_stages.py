@@ -65,7 +65,7 @@ def test_values_inside_a_chain_need_no_cache() -> None:
     assert programs[0] == programs[1]
 
 
-@pytest.mark.parametrize("ends", [(1,), (2,), (1, 2), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("ends", [(2,), (1, 2, 3)], ids=str)
 def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
     """Each group sends only to the next one, and the outputs are those of one core."""
     network = _convolutions(4)
@@ -139,9 +139,10 @@ def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> NetworkCase:
     return network_of(nodes, {"x": values((1, 4, 10, 8))}, weights, list(outputs))
 
 
-@pytest.mark.parametrize("axis", [1, 2, 3])
 @pytest.mark.parametrize(
-    "layers", [([0, 1, 2], [3]), ([0], [1], [2], [3]), ([0], [2, 1, 3]), ([1], [0, 2, 3])], ids=str
+    ("axis", "layers"),
+    [(1, ([0, 1, 2], [3])), (2, ([0], [1], [2], [3])), (3, ([0], [2, 1, 3])), (1, ([1], [0, 2, 3]))],
+    ids=str,
 )
 def test_parts_of_a_concatenation_come_together(axis: int, layers: tuple[list[int], ...]) -> None:
     """Several groups write parts of one value in place; each part is sent to the readers of the value."""
@@ -180,7 +181,7 @@ def test_a_dense_block_in_stages() -> None:
     nodes.append(node("GlobalAveragePool", "c", "y"))
     network = network_of(nodes, {"x": values((1, 4, 12, 10))}, weights, ["y"])
     graph = import_model(network.model)
-    for ends in ((2,), (3, 5), (1, 2, 4, 5)):
+    for ends in ((3,), (1, 2, 4, 5)):
         compiled = compiled_for(network, MACHINE, in_turn(graph, *ends))
         checked_run(network, compiled)
         assert all(sender < peer for sender, peer in _crossings(compiled))
@@ -274,7 +275,7 @@ def _by_dft() -> tuple[NetworkCase, Compiled]:
     return network, compile_graph(import_model(network.model), machine, Options(conv_algorithm="odd-dft"))
 
 
-@pytest.mark.parametrize("ends", [(), (1,), (4,), (3, 6, 9)], ids=str)
+@pytest.mark.parametrize("ends", [(), (3, 6, 9)], ids=str)
 def test_spectra_of_kernels_are_made_where_they_are_used(ends: tuple[int, ...]) -> None:
     """With convolutions by DFT, each group has a setup for the kernels of its own layers, or none."""
     network, written = _by_dft()
