@@ -23,11 +23,13 @@ from harness.measure.progress import Progress
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.zoo import NAMES
 from harness.report.html import report_networks
-from harness.settings import DEFAULT_SPACE
+from harness.settings import DEFAULT_SPACE, SPACE_COUNT
+from harness.space.drawn_layers import even_layers
 from harness.space.space import load_space
 from harness.validation.network_validation import validate
 
 DEVICE = "npu01"
+REQUEST = ProfileRequest(device=DEVICE, space=SpaceRequest(DEFAULT_SPACE))
 COMMAND = ("make", "published")
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = PUBLISHED / DEVICE
@@ -43,10 +45,11 @@ REPORTED = tuple(f"builtin:{name}" for name in (*_IN_TABLE, *_OTHERS))
 
 
 def current_versions() -> Mapping[str, str]:
-    """Return what the table depends on: the emulator's sources, its machine, space and networks."""
+    """Return what the table depends on: the emulator's sources, its machine, the layers of the space, and networks."""
     device = BUILT_IN[DEVICE]
     facts = create(device.backend, dict(device.options)).fingerprint()
-    layers = hashlib.sha256(repr((load_space(DEFAULT_SPACE), MEASURED)).encode()).hexdigest()[:16]
+    space = even_layers(load_space(DEFAULT_SPACE), SPACE_COUNT, REQUEST.seed)
+    layers = hashlib.sha256(repr((space, MEASURED)).encode()).hexdigest()[:16]
     return {"emulator": facts["runtime_version"], "settings": facts["settings"], "layers": layers}
 
 
@@ -55,8 +58,7 @@ def main() -> None:
     versions = current_versions()
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder))
-        request = ProfileRequest(device=DEVICE, space=SpaceRequest(DEFAULT_SPACE))
-        profile_request(request, workspace=workspace, observe=_show)
+        profile_request(REQUEST, workspace=workspace, observe=_show)
         profile(MEASURED, device=DEVICE, workspace=workspace, observe=_show)
         table = build_lut(DEVICE, workspace=workspace)
         _write_report(table, workspace)
