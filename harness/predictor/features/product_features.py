@@ -124,10 +124,10 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         raise MalformedKey(f"{operator.op} multiplies nothing")
     results = found.batch * found.rows * found.columns
     # A right-hand side from another layer is in the memory of activations, and is read like them.
-    elements = {True: 0, False: 0}
-    for one in [right, *(operator.tensors[2:] if operator.op == "Einsum" else ())]:
-        elements[one.constant] += math.prod(one.shape or ())
-    kind = "weights" if elements[True] else "activations"
+    factors = [right, *(operator.tensors[2:] if operator.op == "Einsum" else ())]
+    weights = sum(math.prod(one.shape or ()) for one in factors if one.constant)
+    computed = sum(math.prod(one.shape or ()) for one in factors if not one.constant)
+    kind = "weights" if weights else "activations"
     return LayerFeatures(
         operator="/".join(("mac", "product", kind + suffix + _signed(operator, left), _suffix(layer, place))),
         batch=1,
@@ -136,8 +136,8 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         in_size=(found.rows, 1),
         out_size=(found.rows, 1),
         groups=found.batch,
-        weight_elements=elements[True],
-        extra_operands=-(-elements[False] // results) + _extra_operands(layer, place, results),
+        weight_elements=weights,
+        extra_operands=-(-computed // results) + _extra_operands(layer, place, results),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
 
