@@ -99,6 +99,8 @@ def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> s
     if name in labels:
         return labels[name]
     kind, value = network.constants[name].type, network.constants[name].value
+    if kind.dtype in FLOATS and not kind.elements:  # a Resize without a region may name an empty one
+        return "_"
     text = f"c:{kind}?" if network.constants[name].replaceable else f"c:{kind}"
     if value is None or kind.elements > _MAX_VALUES_IN_KEY or not _counts_by_value(op, kind):
         return text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
-from onnx_models import FLOAT, WEIGHT, model_of, network_of, prepared, random_dags
+from onnx_models import FLOAT, WEIGHT, model_of, network_of, node, prepared, random_dags
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import cut
@@ -138,6 +138,14 @@ def test_what_is_spelled_out_equals_what_is_left_to_defaults(case: str) -> None:
     """The same operator written with and without defaults, kernel sizes and automatic padding has one key."""
     op, brief, explicit = SAME[case]
     assert one(op, **brief) == one(op, **explicit)
+
+
+def test_an_empty_region_is_none() -> None:
+    """A Resize that names an empty region has the key, and so the latency, of one without a region."""
+    constants = {"none": np.zeros(0, np.float32), "scales": np.float32([1, 1, 2, 2])}
+    resizes = [node("Resize", f"x {region} scales", "y", mode="linear") for region in ("_", "none")]
+    without, empty = (key_of([resize], constants=constants) for resize in resizes)
+    assert empty == without
 
 
 DIFFERENT: dict[str, Pair] = {

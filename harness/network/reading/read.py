@@ -166,4 +166,5 @@ def _check_operators(name: str, model: ModelProto) -> None:
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
         known = version if not domain else stated.get(domain, defs.onnx_ml_opset_version())
         if not defined(node.op_type, known, domain):
-            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {known} has no such operator")
+            why = f"Opset {known} has no such operator: exporters keep what they cannot translate"
+            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
