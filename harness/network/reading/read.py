@@ -164,7 +164,7 @@ def _check_operators(name: str, model: ModelProto) -> None:
         if domain not in ("", ML_DOMAIN, *RUNTIME_DOMAINS):
             why = f"Its domain {node.domain[:80]!r} belongs neither to ONNX nor to ONNX Runtime"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
-        known = version if not domain else stated.get(domain, defs.onnx_ml_opset_version())
+        known = stated[domain] if domain else version
         if not defined(node.op_type, known, domain):
             why = f"Opset {known} has no such operator: exporters keep what they cannot translate"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
