@@ -17,6 +17,16 @@ from harness.validation.file_comparison import FileComparison, compare_with_file
 
 Pairs = list[list[int]]
 EQUAL, FASTER = [[100, 100]] * 40, [[100, 80]] * 40
+LOOP = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    looped (float[1, 8] x) => (float[1, 8] y) <int64 n = {3}, bool go = {1}>
+    {
+        y = Loop (n, go, x) <body = step (int64 i, bool c, float[1, 8] a) => (bool d, float[1, 8] b) {
+            d = Identity (c)
+            b = Tanh (a)
+        }>
+    }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +36,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs, widths: Sequence[int] = (8, 32)
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs, widths: Sequence[int] = (8, 32), text: str = ""
 ) -> tuple[FileComparison, int]:
     """Return the result if processes print these pairs of times, one after the other, and how many were left."""
     answers: Iterator[Pairs] = iter(processes)
@@ -35,6 +45,8 @@ def compared(
         return subprocess.CompletedProcess(command, 0, json.dumps(next(answers)), "")
 
     path = build_network(tmp_path / "file.onnx", widths=widths)
+    if text:
+        onnx.save(onnx.parser.parse_model(text), path)
     network = load_network(str(path))
     monkeypatch.setattr(subprocess, "run", answer)
     found = compare_with_file(str(path), network, assemble_network(network))
@@ -44,7 +56,16 @@ def compared(
 def test_a_difference_in_both_processes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent takes 0.8 times as long as the file in two processes: it differs."""
     found, left = compared(tmp_path, monkeypatch, FASTER, FASTER)
-    assert found.differs and found.ratio == pytest.approx(0.8) and left == 0
+    assert found.differs and found.ratio == pytest.approx(0.8) and left == 0 and not found.reason
+
+
+@pytest.mark.parametrize(("processes", "reason"), [([FASTER, FASTER], "its loops are replaced"), ([EQUAL], "")])
+def test_loops_explain_a_difference(
+    processes: list[Pairs], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent has the iterations of a loop, so a file with one may take longer."""
+    found, _ = compared(tmp_path, monkeypatch, *processes, text=LOOP)
+    assert found.reason.startswith(reason) and bool(found.reason) == bool(reason)
 
 
 def test_a_difference_in_one_process_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
