@@ -1,7 +1,9 @@
 """A difference between a file and what is sent for it is reported if two processes show it."""
 
+import io
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import onnx.parser
 import pytest
 from nullbench import build_network
 
+from device_agents.backends.onnxruntime import alternating_runs
 from harness import cache
 from harness.network.assemble import assemble_network
 from harness.network.model_references import load_network
@@ -95,6 +98,26 @@ def test_a_file_that_does_not_differ_is_not_run_again(tmp_path: Path, monkeypatc
     assert other.differs and left == 1
     other, left = compared(tmp_path, monkeypatch, EQUAL, widths=(8, 16))
     assert not other.differs and left == 0
+
+
+@pytest.mark.parametrize(("latency_ns", "order"), [(1_000, "fs sfs sfs"), (2_000_000, "fs fs fs")])
+def test_what_happens_between_pairs_does_not_slow_the_file_down(
+    latency_ns: int, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file `f` of a brief network runs right behind what is sent, `s`, as what is sent runs behind the file."""
+    path = str(build_network(tmp_path / "file.onnx", widths=(8,)))
+    task = {"file": path, "sent": path, "weights": [], "inputs": [], "given": {}, "limits": None}
+    task |= {"seconds": 0.0, "fewest": 2, "tolerance": 0.0}
+    ran: list[object] = []
+
+    def timed(session: object, _: object) -> int:
+        ran.append(session)
+        return latency_ns
+
+    monkeypatch.setattr(alternating_runs, "_timed", timed)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(task)))
+    alternating_runs.main()
+    assert ["f" if one is ran[0] else "s" for one in ran] == list(order.replace(" ", ""))
 
 
 def test_an_input_that_a_dimension_option_gave_a_value_is_compared(tmp_path: Path) -> None:
