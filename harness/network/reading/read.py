@@ -166,5 +166,9 @@ def _check_operators(name: str, model: ModelProto) -> None:
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
         known = stated[domain] if domain else version
         if not defined(node.op_type, known, domain):
-            why = f"Opset {known} has no such operator: exporters keep what they cannot translate"
-            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
+            since = next((later for later in range(known, newest + 1) if defs.has(node.op_type, later, domain)), 0)
+            why = f"Opset {known} has no such operator" + (
+                "" if since else ": exporters keep what they cannot translate"
+            )
+            step = f"Export it with opset {since} or newer" if since else ""
+            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why, next_step=step)

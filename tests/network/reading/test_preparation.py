@@ -373,6 +373,15 @@ def test_files_need_not_state_the_domains_of_runtimes(op: str, domain: str, attr
     assert ops(prepared(model)) == [op]
 
 
+@pytest.mark.parametrize(
+    ("op", "advice"), [("HardSwish", "Export it with opset 14 or newer"), ("Erfc", "exporters keep what they cannot")]
+)
+def test_an_operator_that_an_opset_lacks_is_refused_with_what_to_do(op: str, advice: str) -> None:
+    """Either a newer opset has it, or the exporter could not translate it."""
+    with pytest.raises(UnsupportedNetwork, match=f"Opset 13 has no such operator.*{advice}"):
+        network_of([node(op, "x", "y")], {"x": (2, 3)}, opset=13)
+
+
 def test_local_functions_are_inlined() -> None:
     """A function of the model is replaced by its nodes, even if it is called twice."""
     domains = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
