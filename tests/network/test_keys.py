@@ -47,10 +47,10 @@ def renamed(model: ModelProto) -> ModelProto:
     def of(name: str) -> str:
         return fresh.setdefault(name, f"other/{len(fresh)}")
 
-    for number, node in enumerate(copy.graph.node):
-        node.name = f"another {number % 2}"
-        node.input[:] = [of(name) for name in node.input]
-        node.output[:] = [of(name) for name in node.output]
+    for number, one_node in enumerate(copy.graph.node):
+        one_node.name = f"another {number % 2}"
+        one_node.input[:] = [of(name) for name in one_node.input]
+        one_node.output[:] = [of(name) for name in one_node.output]
     for value in (*copy.graph.input, *copy.graph.output, *copy.graph.initializer):
         value.name = of(value.name)
     return copy
