@@ -106,7 +106,7 @@ def test_what_happens_between_pairs_does_not_slow_the_file_down(
 ) -> None:
     """The file `f` of a brief network runs right behind what is sent, `s`, as what is sent runs behind the file."""
     path = str(build_network(tmp_path / "file.onnx", widths=(8,)))
-    task = {"file": path, "sent": path, "weights": [], "inputs": [], "given": {}, "limits": None}
+    task: dict[str, object] = {"file": path, "sent": path, "weights": [], "inputs": [], "given": {}, "limits": None}
     task |= {"seconds": 0.0, "fewest": 2, "tolerance": 0.0}
     ran: list[object] = []
 

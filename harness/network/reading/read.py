@@ -167,8 +167,7 @@ def _check_operators(name: str, model: ModelProto) -> None:
         known = stated[domain] if domain else version
         if not defined(node.op_type, known, domain):
             since = next((later for later in range(known, newest + 1) if defs.has(node.op_type, later, domain)), 0)
-            why = f"Opset {known} has no such operator" + (
-                "" if since else ": exporters keep what they cannot translate"
-            )
-            step = f"Export it with opset {since} or newer" if since else ""
+            why, step = f"Opset {known} has no such operator", f"Export it with opset {since} or newer"
+            if not since:
+                why, step = f"{why}: exporters keep what they cannot translate", ""
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why, next_step=step)
