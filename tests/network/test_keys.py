@@ -142,7 +142,7 @@ def test_what_is_spelled_out_equals_what_is_left_to_defaults(case: str) -> None:
 
 def test_an_empty_region_is_none() -> None:
     """A Resize that names an empty region has the key, and so the latency, of one without a region."""
-    constants = {"none": np.zeros(0, np.float32), "scales": np.float32([1, 1, 2, 2])}
+    constants = {"none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
     resizes = [node("Resize", f"x {region} scales", "y", mode="linear") for region in ("_", "none")]
     without, empty = (key_of([resize], constants=constants) for resize in resizes)
     assert empty == without
