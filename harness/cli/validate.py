@@ -201,7 +201,7 @@ def _note_file(network: NetworkValidation) -> None:
         low, high = compared.interval
         note(
             f"{network.name}: the measured model differs from the file. On this machine it takes {compared.ratio:.2f}"
-            f" times as long as the file [{low:.2f}, {high:.2f}]; please report this"
+            f" times as long as the file [{low:.2f}, {high:.2f}]; {compared.reason or 'please report this'}"
         )
 
 

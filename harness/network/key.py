@@ -99,11 +99,12 @@ def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> s
     if name in labels:
         return labels[name]
     kind, value = network.constants[name].type, network.constants[name].value
-    if network.constants[name].replaceable:
-        return f"c:{kind}?"
+    if kind.dtype in FLOATS and not kind.elements:  # a Resize without a region may name an empty one
+        return "_"
+    text = f"c:{kind}?" if network.constants[name].replaceable else f"c:{kind}"
     if value is None or kind.elements > _MAX_VALUES_IN_KEY or not _counts_by_value(op, kind):
-        return f"c:{kind}"
-    return f"c:{kind}=" + ",".join(f"{number:.6g}" for number in value.ravel().tolist())
+        return text
+    return f"{text}=" + ",".join(f"{number:.6g}" for number in value.ravel().tolist())
 
 
 def _counts_by_value(op: str, kind: TensorType) -> bool:

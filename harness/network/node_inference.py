@@ -46,9 +46,12 @@ class Operands:
     """Versions of the operator sets by domain; `""` is ONNX."""
 
     def are_fixed(self, names: Iterable[str]) -> bool:
-        """Return whether all inputs of a node are absent, or constants that no caller of the network may replace."""
+        """Return whether all inputs of a node are absent, or constants that no caller of the network may replace.
+
+        Vectors are taken for fixed, because they may state shapes.
+        """
         found = [self.constants.get(name) for name in names if name]
-        return all(constant is not None and not constant.replaceable for constant in found)
+        return all(one is not None and not (one.replaceable and len(one.type.shape) > 1) for one in found)
 
 
 def opset_imports(opsets: Mapping[str, int]) -> list[OperatorSetIdProto]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
-from onnx_models import FLOAT, WEIGHT, model_of, network_of, prepared, random_dags
+from onnx_models import FLOAT, WEIGHT, model_of, network_of, node, prepared, random_dags
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import cut
@@ -47,10 +47,10 @@ def renamed(model: ModelProto) -> ModelProto:
     def of(name: str) -> str:
         return fresh.setdefault(name, f"other/{len(fresh)}")
 
-    for number, node in enumerate(copy.graph.node):
-        node.name = f"another {number % 2}"
-        node.input[:] = [of(name) for name in node.input]
-        node.output[:] = [of(name) for name in node.output]
+    for number, one_node in enumerate(copy.graph.node):
+        one_node.name = f"another {number % 2}"
+        one_node.input[:] = [of(name) for name in one_node.input]
+        one_node.output[:] = [of(name) for name in one_node.output]
     for value in (*copy.graph.input, *copy.graph.output, *copy.graph.initializer):
         value.name = of(value.name)
     return copy
@@ -138,6 +138,14 @@ def test_what_is_spelled_out_equals_what_is_left_to_defaults(case: str) -> None:
     """The same operator written with and without defaults, kernel sizes and automatic padding has one key."""
     op, brief, explicit = SAME[case]
     assert one(op, **brief) == one(op, **explicit)
+
+
+def test_an_empty_region_is_none() -> None:
+    """A Resize that names an empty region has the key, and so the latency, of one without a region."""
+    constants = {"none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+    resizes = [node("Resize", f"x {region} scales", "y", mode="linear") for region in ("_", "none")]
+    without, empty = (key_of([resize], constants=constants) for resize in resizes)
+    assert empty == without
 
 
 DIFFERENT: dict[str, Pair] = {

@@ -1,7 +1,9 @@
 """A difference between a file and what is sent for it is reported if two processes show it."""
 
+import io
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import onnx.parser
 import pytest
 from nullbench import build_network
 
+from device_agents.backends.onnxruntime import alternating_runs
 from harness import cache
 from harness.network.assemble import assemble_network
 from harness.network.model_references import load_network
@@ -17,6 +20,16 @@ from harness.validation.file_comparison import FileComparison, compare_with_file
 
 Pairs = list[list[int]]
 EQUAL, FASTER = [[100, 100]] * 40, [[100, 80]] * 40
+LOOP = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    looped (float[1, 8] x) => (float[1, 8] y) <int64 n = {3}, bool go = {1}>
+    {
+        y = Loop (n, go, x) <body = step (int64 i, bool c, float[1, 8] a) => (bool d, float[1, 8] b) {
+            d = Identity (c)
+            b = Tanh (a)
+        }>
+    }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs, widths: Sequence[int] = (8, 32)
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs, widths: Sequence[int] = (8, 32), text: str = ""
 ) -> tuple[FileComparison, int]:
     """Return the result if processes print these pairs of times, one after the other, and how many were left."""
     answers: Iterator[Pairs] = iter(processes)
@@ -35,6 +48,8 @@ def compared(
         return subprocess.CompletedProcess(command, 0, json.dumps(next(answers)), "")
 
     path = build_network(tmp_path / "file.onnx", widths=widths)
+    if text:
+        onnx.save(onnx.parser.parse_model(text), path)
     network = load_network(str(path))
     monkeypatch.setattr(subprocess, "run", answer)
     found = compare_with_file(str(path), network, assemble_network(network))
@@ -44,7 +59,16 @@ def compared(
 def test_a_difference_in_both_processes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent takes 0.8 times as long as the file in two processes: it differs."""
     found, left = compared(tmp_path, monkeypatch, FASTER, FASTER)
-    assert found.differs and found.ratio == pytest.approx(0.8) and left == 0
+    assert found.differs and found.ratio == pytest.approx(0.8) and left == 0 and not found.reason
+
+
+@pytest.mark.parametrize(("processes", "reason"), [([FASTER, FASTER], "its loops are replaced"), ([EQUAL], "")])
+def test_loops_explain_a_difference(
+    processes: list[Pairs], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent has the iterations of a loop, so a file with one may take longer."""
+    found, _ = compared(tmp_path, monkeypatch, *processes, text=LOOP)
+    assert found.reason.startswith(reason) and bool(found.reason) == bool(reason)
 
 
 def test_a_difference_in_one_process_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +98,26 @@ def test_a_file_that_does_not_differ_is_not_run_again(tmp_path: Path, monkeypatc
     assert other.differs and left == 1
     other, left = compared(tmp_path, monkeypatch, EQUAL, widths=(8, 16))
     assert not other.differs and left == 0
+
+
+@pytest.mark.parametrize(("latency_ns", "order"), [(1_000, "fs sfs sfs"), (2_000_000, "fs fs fs")])
+def test_what_happens_between_pairs_does_not_slow_the_file_down(
+    latency_ns: int, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file `f` of a brief network runs right behind what is sent, `s`, as what is sent runs behind the file."""
+    path = str(build_network(tmp_path / "file.onnx", widths=(8,)))
+    task: dict[str, object] = {"file": path, "sent": path, "weights": [], "inputs": [], "given": {}, "limits": None}
+    task |= {"seconds": 0.0, "fewest": 2, "tolerance": 0.0}
+    ran: list[object] = []
+
+    def timed(session: object, _: object) -> int:
+        ran.append(session)
+        return latency_ns
+
+    monkeypatch.setattr(alternating_runs, "_timed", timed)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(task)))
+    alternating_runs.main()
+    assert ["f" if one is ran[0] else "s" for one in ran] == list(order.replace(" ", ""))
 
 
 def test_an_input_that_a_dimension_option_gave_a_value_is_compared(tmp_path: Path) -> None:

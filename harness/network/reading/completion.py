@@ -2,6 +2,8 @@
 
 from onnx import ModelProto, TensorProto, defs, helper
 
+from harness.network.learnt_weights import RUNTIME_DOMAINS
+from harness.network.network import ML_DOMAIN
 from harness.network.reading.checked_copy import IR_WITHOUT_INPUTS
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs
 
@@ -43,13 +45,16 @@ def complete(model: ModelProto) -> None:
 
 
 def _complete_domains(model: ModelProto) -> None:
-    """Give ONNX's domain one name, and state an opset of it if no operator needs one."""
+    """Give ONNX's domain one name, and state an opset of it if no operator needs one, and those that runtimes know."""
     nodes, imports = list(all_nodes(model.graph.node)), model.opset_import
     for message in (*imports, *nodes):
         if message.domain != domain_of(message):
             message.domain = ""
     if imports and all(entry.domain for entry in (*imports, *nodes)):
         imports.add(version=_DEFAULT_OPSET)
+    known = {**dict.fromkeys(RUNTIME_DOMAINS, 1), ML_DOMAIN: defs.onnx_ml_opset_version()}
+    for domain in sorted({node.domain for node in nodes} & (known.keys() - {entry.domain for entry in imports})):
+        imports.add(domain=domain, version=known[domain])
 
 
 def _complete_inputs(model: ModelProto) -> None:

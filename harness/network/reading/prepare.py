@@ -58,8 +58,7 @@ class _Preparation:
         self._file, self._graph, self._dims = file, file.model.graph, dims
         opsets = {domain_of(entry): entry.version for entry in file.model.opset_import}
         used = {domain_of(node) for node in all_nodes(file.model.graph.node)}
-        # ONNX Runtime's own domains have one version; files need not state it.
-        opsets = {"": opsets[""], **{domain: opsets.get(domain, 1) for domain in sorted(used - {""})}}
+        opsets = {"": opsets[""], **{domain: opsets[domain] for domain in sorted(used - {""})}}
         self._known = KnownTensors(opsets, most_folded)
         self._sequences = Sequences(self._known.types, self._known.constants, opsets[""])
         self._inputs: dict[str, TensorType] = {}

@@ -34,8 +34,6 @@ _OTHER_FILES = {
 """Why files that start with these bytes are not ONNX, and the next step."""
 _ABSENT = re.compile(r"input (?P<tensor>'.*') of node: (?:name: (?P<node>.*) )?OpType: (?P<op>.*) is not output of any")
 """What the ONNX checker says of a node that reads an unknown tensor, or of a cycle."""
-_REAL_TYPES = frozenset({1, 10, 11})
-"""ONNX's numbers of float32, float16 and float64."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,11 @@ class ModelFile:
     def replaceable_weights(self) -> frozenset[str]:
         """The weights that are inputs as well, so that runtimes do not take them for constants.
 
-        Before version 4 of the format, all weights are listed and are constants. Vectors may state shapes and do not
-        count.
+        Before version 4 of the format, all weights are listed and are constants.
         """
         graph, lists_replaceable = self.model.graph, self.model.ir_version >= IR_WITHOUT_INPUTS
         listed = {value.name for value in graph.input} if lists_replaceable else set()
-        weights = (one for one in graph.initializer if one.name in listed and len(one.dims) > 1)
-        return frozenset(one.name for one in weights if one.data_type in _REAL_TYPES)
+        return frozenset(one.name for one in graph.initializer if one.name in listed)
 
 
 def read_model(path: Path) -> ModelFile:
@@ -168,6 +164,10 @@ def _check_operators(name: str, model: ModelProto) -> None:
         if domain not in ("", ML_DOMAIN, *RUNTIME_DOMAINS):
             why = f"Its domain {node.domain[:80]!r} belongs neither to ONNX nor to ONNX Runtime"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
-        known = version if not domain else stated.get(domain, defs.onnx_ml_opset_version())
+        known = stated[domain] if domain else version
         if not defined(node.op_type, known, domain):
-            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {known} has no such operator")
+            since = next((later for later in range(known, newest + 1) if defs.has(node.op_type, later, domain)), 0)
+            why, step = f"Opset {known} has no such operator", f"Export it with opset {since} or newer"
+            if not since:
+                why, step = f"{why}: exporters keep what they cannot translate", ""
+            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why, next_step=step)

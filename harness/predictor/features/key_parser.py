@@ -144,7 +144,7 @@ def _tensor(text: str, constant: bool = False) -> Tensor | None:
     found = _TYPE.match(text)
     if found is None:
         return None
-    given = text[found.end() + 1 :] if text[found.end() :].startswith("=") else ""
+    given = text[found.end() :].removeprefix("?").partition("=")[2]
     values = tuple(_rounded(part) for part in given.split(",")) if given and found[1].startswith("int") else ()
     shape = _whole_numbers(found[2]) if found[2] else ()
     _check_shape(shape)

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, node, prepared, random_dags
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
+from harness.host_runtime import open_session, session_options
 from harness.network.layers import cut
 from harness.network.network import Network, TensorType
 from harness.network.network_list import load_networks
@@ -359,6 +360,26 @@ def test_both_names_of_the_domain_of_onnx_are_one() -> None:
     assert [one.op for one in prepared(model).nodes] == ["Relu", "Abs"]
     model.opset_import[0].domain = "ai.onnx"
     assert [one.op for one in prepared(model).nodes] == ["Relu", "Abs"]
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "attributes"),
+    [("Gelu", "com.microsoft", {}), ("Scaler", "ai.onnx.ml", {"offset": [0.0] * 3, "scale": [1.0] * 3})],
+)
+def test_files_need_not_state_the_domains_of_runtimes(op: str, domain: str, attributes: dict[str, Any]) -> None:
+    """ONNX Runtime loads operators of its own domains without an import, which converters leave out in loops."""
+    model = model_of([node(op, "x", "y", domain=domain, **attributes)], {"x": (2, 3)})
+    open_session(model.SerializeToString(), session_options(threads=1))
+    assert ops(prepared(model)) == [op]
+
+
+@pytest.mark.parametrize(
+    ("op", "advice"), [("HardSwish", "Export it with opset 14 or newer"), ("Erfc", "exporters keep what they cannot")]
+)
+def test_an_operator_that_an_opset_lacks_is_refused_with_what_to_do(op: str, advice: str) -> None:
+    """Either a newer opset has it, or the exporter could not translate it."""
+    with pytest.raises(UnsupportedNetwork, match=f"Opset 13 has no such operator.*{advice}"):
+        network_of([node(op, "x", "y")], {"x": (2, 3)}, opset=13)
 
 
 def test_local_functions_are_inlined() -> None:

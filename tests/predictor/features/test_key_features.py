@@ -338,7 +338,7 @@ def test_a_product_of_picked_rows_has_their_shape(table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "before", ["Transpose(c:float32[10,64]?){perm=1,0}", "Reshape(c:float32[640]?,c:int64[2]=64,10){}"]
+    "before", ["Transpose(c:float32[10,64]?){perm=1,0}", "Reshape(c:float32[640]?,c:int64[2]?=64,10){}"]
 )
 def test_weights_that_each_inference_moves_are_weights(before: str) -> None:
     """A product whose replaceable weights go through a Transpose or Reshape is that of constant weights of its size."""
