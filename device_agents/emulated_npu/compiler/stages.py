@@ -44,8 +44,8 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
-_COMPARED_ITEMS = 6000
-"""Items that are scheduled to compare the chains of a network with others, at most half of them for halo buffers."""
+_COMPARED_ITEMS, _RESIZED_ITEMS = 6000, 3000
+"""Items that are scheduled to compare the chains of a network with others, and with those of other halo buffers."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -87,11 +87,12 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
 
     ways = ((schedule(graph, each.decisions), each) for graph in graphs for each in predictor.candidates(graph))
     best, alternative = min(ways, key=lambda way: way[0].predicted_ps)
-    graph, left, tried = best.division.graph, _COMPARED_ITEMS, set[object]()
+    graph, left, tried = best.division.graph, _RESIZED_ITEMS, set[object]()
     sizes = alternative.with_other_halo_buffers()
-    while best.items <= left - _COMPARED_ITEMS // 2 and (resized := next(sizes, None)) is not None:
+    while best.items <= left and (resized := next(sizes, None)) is not None:
         left -= best.items
         best = min(best, schedule(graph, resized), key=lambda way: way.predicted_ps)
+    left = _COMPARED_ITEMS
     others = predictor.others(graph, best.decisions, tried)
     while best.items <= left and (other := next(others, None)) is not None:
         key, decisions = other
