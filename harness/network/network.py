@@ -120,6 +120,10 @@ class Node:
         return next((item for item in self.proto.attribute if item.name == name), None)
 
 
+UNROLLED = "unrolled"
+"""The reason of a loop that is replaced by its iterations."""
+
+
 @dataclass(frozen=True)
 class FreeNode:
     """A node of the file that takes no time when the network runs, and the reason."""

@@ -29,7 +29,7 @@ from harness.measure.summary import MEDIAN_EFFICIENCY, Z_95, mad_sigma
 from harness.network.assemble import AssembledModel
 from harness.network.keyed_reading import content_of
 from harness.network.model_references import ModelReference, is_builtin, model_path
-from harness.network.network import Network
+from harness.network.network import UNROLLED, Network
 from harness.network.reading.limits import COMPARING, Limits, too_much_memory
 from harness.network.reading.network_boundary import is_choice
 from harness.version import VERSION
@@ -93,7 +93,7 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
     found = _run_both(reference, network, sent)
     if key and found.ratio is not None and not found.differs:
         cache.put(key, json.dumps(asdict(found)).encode())
-    if found.differs and any(node.reason == "unrolled" for node in network.free):
+    if found.differs and any(node.reason == UNROLLED for node in network.free):
         return replace(found, reason="its loops are replaced by their iterations")
     return found
 

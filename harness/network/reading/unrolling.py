@@ -8,7 +8,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from harness.errors import UnsupportedNetwork
-from harness.network.network import Node
+from harness.network.network import UNROLLED, Node
 from harness.network.reading.control_flow import (
     SEPARATOR,
     Repetition,
@@ -95,7 +95,7 @@ class Unrolling:
         if last is None or (goes_on is None and len(rows) < last):
             self.leave_out(node)
             return
-        known.set_free(node, "unrolled")
+        known.set_free(node, UNROLLED)
         known.name_results(node.outputs, carried)
         self._stack(node, node.outputs[len(carried) :], rows, loop.stacks)
 
