@@ -10,9 +10,9 @@ import pytest
 import tiled_machine
 from convolutions import convolution
 from hypothesis import given, settings, strategies as st
+from layer_keys import described
 
 from harness.array_types import Floats
-from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
@@ -66,11 +66,11 @@ def test_scatters_that_compare_places_are_found_beside_an_array() -> None:
     """A vector unit beside an array that holds weights compares each update with each row, and its layers show it."""
     sizes = itertools.product((16, 64, 256), (16, 64, 256, 1000), (4, 32))
     text = "k1|x0:float32[{0},{2}]|x1:int64[{1},1]|x2:float32[{1},{2}]|ScatterND(x0,x1,x2){{}}|->t0:float32[{0},{2}]"
-    scatters = {describe(text.format(*size)): 2e-7 + math.prod(size) * 3e-11 for size in sizes}
+    scatters = {described(text.format(*size)): 2e-7 + math.prod(size) * 3e-11 for size in sizes}
     products = [layer for layer in tiled_machine.random_layers(200, seed=1) if not layer.is_channelwise]
     folds = [math.ceil(one.in_channels * one.taps / 32) * math.ceil(one.columns / 32) for one in products]
     times = {layer: 2e-7 + count * (94 + layer.rows) * 1e-9 for layer, count in zip(products, folds, strict=True)}
-    layers = {layer: latency_s for layer, latency_s in (times | scatters).items() if layer is not None}
+    layers = times | scatters
     arrays, known_s = layer_arrays(list(layers)), np.array(list(layers.values()))
     array = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
     assert with_moved_bytes(array, arrays, known_s, np.arange(len(arrays))) == replace(array, compares_places=True)
@@ -153,9 +153,7 @@ def test_whether_windows_are_copied_is_found(copies: bool) -> None:
 def picking(table: int, rows: int, columns: int) -> LayerFeatures:
     """Rows picked from a computed table."""
     text = f"x0:float32[{table},{columns}]|x1:int64[{rows}]|Gather(x0,x1){{axis=0}}|->t0:float32[{rows},{columns}]"
-    found = describe(f"k1|{text}")
-    assert found is not None
-    return found
+    return described(f"k1|{text}")
 
 
 @pytest.mark.parametrize("stores", [False, True])
@@ -172,9 +170,7 @@ def multiplied(channels: int, outputs: int, edge: int) -> LayerFeatures:
     """A depthwise convolution of 3x3 with several outputs per channel."""
     operator = f"Conv(x0,c:float32[{channels * outputs},1,3,3]){{group={channels};pads=1,1,1,1}}"
     read, written = (f"float32[1,{many},{edge},{edge}]" for many in (channels, channels * outputs))
-    found = describe(f"k1|x0:{read}|{operator}|->t0:{written}")
-    assert found is not None
-    return found
+    return described(f"k1|x0:{read}|{operator}|->t0:{written}")
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tiled_machine
 from convolutions import convolution
+from layer_keys import described
 from scipy.stats import binomtest
 
-from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
@@ -150,9 +150,7 @@ def test_a_layer_that_joins_more_tensors_than_any_learnt_one_is_outside() -> Non
 
     def joined(parts: int) -> LayerFeatures:
         read = ",".join(["x0"] * parts)
-        found = describe(f"k1|x0:float32[1,{160 // parts}]|Concat({read}){{axis=1}}|->t0:float32[1,160]")
-        assert found is not None
-        return found
+        return described(f"k1|x0:float32[1,{160 // parts}]|Concat({read}){{axis=1}}|->t0:float32[1,160]")
 
     learnt = layer_arrays([joined(parts) for parts in (2, 4, 5, 8)])
     classes, _ = hull_of(learnt, (learnt.operators[0],)).locate(layer_arrays([joined(4), joined(80)]))
