@@ -288,15 +288,20 @@ def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mappi
     """Return the predictions for layers that can be predicted, by key digest and context.
 
     In a table of mostly warm layers, a layer without weights that reads or writes bytes always counts as warm: maps of
-    bytes stay in the caches even of networks whose weights do not.
+    bytes stay in the caches even of networks whose weights do not. So do all activations of a network if pools of
+    probes read theirs from memory.
     """
     if not layers or (predictor := table.loaded_predictor) is None:  # it is loaded only for layers that need it
         return {}
+    cold_weights = not is_warm and table.has_cold_activations
+    is_warm = is_warm or cold_weights
     is_warm_on_bytes = is_warm or table.is_mostly_warm
     texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
     described = {place: describe(text, place[1]) for place, text in texts.items()}
     known = {
-        place: replace(features, warm=is_warm_on_bytes if _only_bytes(features) else is_warm)
+        place: replace(
+            features, warm=is_warm_on_bytes if _only_bytes(features) else is_warm, cold_weights=cold_weights
+        )
         for place, features in described.items()
         if features is not None
     }

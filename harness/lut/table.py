@@ -18,7 +18,7 @@ from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
-from harness.measure.core_caches import cold_shares, core_cache_bytes
+from harness.measure.core_caches import cold_shares, core_cache_bytes, has_cold_activations
 from harness.measure.summary import Z_95
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.notebook import frame, html_table
@@ -252,6 +252,11 @@ class Lut:
         """Whether enough layers are warm to predict others from them."""
         warm = (entry for entry in self.entries if entry.visit == WARM)
         return sum(1 for _ in itertools.islice(warm, FEWEST_WARM)) == FEWEST_WARM
+
+    @functools.cached_property
+    def has_cold_activations(self) -> bool:
+        """Whether layers that are not warm found their activations in memory, where those of a network do not."""
+        return self.has_warm_layers and has_cold_activations(self.fingerprint)
 
     @functools.cached_property
     def is_mostly_warm(self) -> bool:

@@ -43,10 +43,14 @@ def cold_shares(weight_bytes: Ints, warm_s: Floats, cache_bytes: int, *, in_part
     return found if in_part else np.round(found)
 
 
-def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:
-    """Return the size of weights up to which networks are measured in windows of neighbours.
+def has_cold_activations(fingerprint: Mapping[str, str]) -> bool:
+    """Return whether each loaded probe has separate memory for its activations.
 
-    If each loaded probe has separate memory for its activations, a single layer finds them colder than in its
-    network whatever the size of its weights.
+    A single layer in a pool then finds them colder than in its network, whatever the size of its weights.
     """
-    return math.inf if fingerprint.get("activation_memory") == "session" else MOST_CACHES * cache_bytes
+    return fingerprint.get("activation_memory") == "session"
+
+
+def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:
+    """Return the size of weights up to which networks are measured in windows of neighbours."""
+    return math.inf if has_cold_activations(fingerprint) else MOST_CACHES * cache_bytes

@@ -52,8 +52,9 @@ class LayerFeatures:
     tensors of the output's shape that the layer reads, such as the other summand of a fused residual addition. `run`
     counts the elements that a layer moves or combines without a jump in memory, 0 where nothing interrupts it: a
     transposition of the last axis has runs of one element. `maps` counts the inputs that are feature maps,
-    `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds its weights and
-    code in the caches of a processor, as in a small network. `result_elements` counts the elements of the result where
+    `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds its inputs,
+    weights and code in the caches of a processor, as in a small network; with `cold_weights`, a warm layer reads its
+    weights from memory. `result_elements` counts the elements of the result where
     they are not those of the loop nest: a transposed convolution adds up a larger product, which not every device
     writes. It is 0 elsewhere. `parts` counts the tensors that a layer joins or divides, or the steps of a recurrent
     one: each has a start of its own. `paged` states that a transposition reads or writes elements that are whole pages
@@ -76,6 +77,7 @@ class LayerFeatures:
     run: int = 0
     maps: int = 0
     warm: bool = False
+    cold_weights: bool = False
     result_elements: int = 0
     parts: int = 1
     paged: bool = False

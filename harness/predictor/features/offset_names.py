@@ -19,6 +19,8 @@ DEVICE: Final = ""
 WIDEST = 16
 """All vectors of this many channels or more have one name."""
 _PAGE = 4096
+WARM, COLD_WEIGHTS = " warm", " warm but for weights"
+"""Ends of the names of warm layers; nothing is learnt of the second, which stands for the first but for weights."""
 _VARIANT_SIZES = 6
 """Kernel, stride and dilation of both axes."""
 
@@ -40,7 +42,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     vectors = [] if is_product or layer.operator.startswith((NORM, "move/map/PRelu", AVERAGE)) else [vector]
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{code} of {'few ' if few else ''}maps"] if layer.maps else []
-    warm = [f"{name} warm" for name in coarse if layer.warm]
+    warm = [name + (COLD_WEIGHTS if layer.cold_weights else WARM) for name in coarse if layer.warm]
     # Rows of a matrix that are whole pages apart share few places of a cache.
     paged = [f"{code} paged"] if layer.paged or (INTEGER in code and layer.rows % _PAGE == 0) else []
     return tuple(dict.fromkeys((DEVICE, *classes, *variants, *vectors, *maps, *warm, *paged)))

@@ -29,7 +29,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.features.offset_names import window_of
+from harness.predictor.features.offset_names import COLD_WEIGHTS, WARM, window_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
 SIDES = 5
@@ -40,6 +40,7 @@ _ALTERNATIVES = 3.0
 """Sharing and its alternative are compared by this power: operators differ in the size from which they share."""
 NOTHING = -200.0
 """Logarithm of no seconds."""
+_ALL_SIDES, _WITHOUT_WEIGHTS = np.ones(SIDES), np.array([1.0, 1.0, 0.0, 1.0, 1.0])
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Roofline:
         parts = [part for row in rows for part in row]
         sides = np.zeros((len(rows), SIDES))
         layers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-        weights = np.array([weight for _, weight in parts]).reshape(-1, 1)
+        weights = np.array([weight for _, weight in parts]).reshape(-1, SIDES)
         np.add.at(sides, layers, weights * self.table[[index for index, _ in parts]])
         found = forward(LayerQuantities.of(self.tiling, arrays), self.tile_constants, sides, self.overlap, self.alone)
         tiles = np.log(found.tiles_s).T + sides[:, :1]
@@ -98,19 +99,22 @@ class Roofline:
                 found[window[0]].append((window[1], index))
         return {name: sorted(own) for name, own in found.items()}
 
-    def _offsets(self, name: str) -> list[tuple[int, float]]:
-        """Return the rows of the table that a name adds, and their weights."""
+    def _offsets(self, name: str) -> list[tuple[int, Floats]]:
+        """Return the rows of the table that a name adds, and their weights by side."""
+        sides = _ALL_SIDES
+        if name.endswith(COLD_WEIGHTS):
+            name, sides = name.removesuffix(COLD_WEIGHTS) + WARM, _WITHOUT_WEIGHTS
         if name in self._places:
-            return [(self._places[name], 1.0)]
+            return [(self._places[name], sides)]
         window = window_of(name)
         if window is None or window[0] not in self._windows:
             return []
         taps, rows = (list(column) for column in zip(*self._windows[window[0]], strict=True))
         at = bisect.bisect(taps, window[1])
         if at in (0, len(taps)):
-            return [(rows[max(at - 1, 0)], 1.0)]
+            return [(rows[max(at - 1, 0)], sides)]
         share = (window[1] - taps[at - 1]) / (taps[at] - taps[at - 1])
-        return [(rows[at - 1], 1.0 - share), (rows[at], share)]
+        return [(rows[at - 1], (1.0 - share) * sides), (rows[at], share * sides)]
 
 
 @dataclass(frozen=True)

@@ -392,6 +392,20 @@ def test_weights_from_a_far_slower_memory_are_found() -> None:
     assert np.max(np.abs(asked - np.log(latency_s[~learnt]))) < 0.2
 
 
+def test_layers_whose_weights_alone_are_cold_are_predicted_from_both_states() -> None:
+    """Layers learnt warm, and with cold maps and weights, show the time with warm maps and cold weights."""
+    sizes = np.random.default_rng(1).integers(16, 512, (150, 3)).tolist()
+    cold = [matrix_product(rows=rows, depth=depth, columns=columns) for rows, depth, columns in sizes]
+    warm = [replace(layer, warm=True) for layer in cold]
+    mixed = layer_arrays([replace(layer, cold_weights=True) for layer in warm])
+    arrays = layer_arrays([*cold[:100], *warm[50:]])
+    weights, maps = arrays.weight_bytes, arrays.moved_bytes - arrays.weight_bytes
+    rates = np.where(arrays.sizes["warm"] == 1.0, 2e-11, 2e-10)
+    found = fit_roofline(arrays, 1e-6 + rates * (weights + 2.0 * maps), DeviceTiling(1, 16, 1, ((1, 32, 1),)))
+    expected_s = 1e-6 + 2e-10 * mixed.weight_bytes + 4e-11 * (mixed.moved_bytes - mixed.weight_bytes)
+    assert np.median(np.abs(found.terms(mixed).latency - np.log(expected_s))) < 0.1
+
+
 def test_a_window_between_two_known_ones_is_interpolated() -> None:
     """Where windows up to 7x7 take as long as their map and 13x13 as their taps, 9x9 and 11x11 are in between."""
 
