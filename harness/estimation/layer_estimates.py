@@ -299,9 +299,7 @@ def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mappi
     texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
     described = {place: describe(text, place[1]) for place, text in texts.items()}
     known = {
-        place: replace(
-            features, warm=is_warm_on_bytes if _only_bytes(features) else is_warm, cold_weights=cold_weights
-        )
+        place: replace(features, warm=is_warm_on_bytes if _only_bytes(features) else is_warm, cold_weights=cold_weights)
         for place, features in described.items()
         if features is not None
     }
