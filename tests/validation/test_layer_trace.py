@@ -106,7 +106,10 @@ def test_executed_layers_add_up_to_the_time_of_the_emulator(traced: dict[str, An
 
 @pytest.mark.parametrize("file", ["trace.json", "npu.json"])
 def test_perfetto_reads_a_trace(file: str, traced: dict[str, Any], perfetto: Perfetto) -> None:
-    """Perfetto's trace processor finds no error, and every slice with its track, length and arguments, and arrow."""
+    """Perfetto's trace processor finds no error, and every slice with its track, length and arguments, and arrow.
+
+    An instant is a slice of no length.
+    """
     path = traced["workspace"] / file
     events = json.loads(path.read_text())["traceEvents"]
     perfetto.open(path)
@@ -115,7 +118,7 @@ def test_perfetto_reads_a_trace(file: str, traced: dict[str, Any], perfetto: Per
         "select pid, tid, slice.name, dur, (select count(*) from args where args.arg_set_id = slice.arg_set_id)"
         " from slice join thread_track on track_id = thread_track.id join thread using (utid) join process using (upid)"
     )
-    expected = Counter((one["pid"], one["tid"], one["name"]) for one in events if one["ph"] == "X")
+    expected = Counter((one["pid"], one["tid"], one["name"]) for one in events if one["ph"] in ("X", "i"))
     assert Counter((pid, tid, name) for pid, tid, name, _, _ in found) == expected
     assert sum(row[3] for row in found) == pytest.approx(
         sum(1000 * one["dur"] for one in events if one["ph"] == "X"), abs=len(found)
