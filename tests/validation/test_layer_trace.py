@@ -16,7 +16,7 @@ import pytest
 from command_line import Harness
 from nullbench import DEVICE, Bench, build_network
 from page_browser import Browser
-from perfetto import Perfetto, served_perfetto
+from perfetto_page import Perfetto, served_perfetto
 
 import harness
 from harness.errors import UsageError
