@@ -133,7 +133,7 @@ def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note, obse
         raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
     _check_image(source, options)
     data = read_own_data(loaded.reference, source.model, options.input) if options.own_data and source else None
-    begin(observe, "timing", source and source.effort)
+    begin(observe, "timing", None if source is None else source.effort)
     timed, timing_s = time_loaded(loaded, options.cycle_budget)
     with_values = options.values and source is not None and has_values(loaded.machine, note)
     if data is not None and not with_values:
