@@ -20,7 +20,8 @@ _work: Callable[[int], Any] | None = None
 """What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
 
 _pauses: list[Callable[[], AbstractContextManager[None]]] = []
-"""Each stops a thread of this process for a while."""
+"""Each stops a thread of this process for a while; a fork has none of these threads."""
+os.register_at_fork(after_in_child=_pauses.clear)
 
 
 def cores() -> int:
@@ -29,8 +30,8 @@ def cores() -> int:
 
 
 def may_fork() -> bool:
-    """Return whether this process has no other thread, whose locks a fork could inherit."""
-    return threading.active_count() == 1
+    """Return whether this process has no other thread, whose locks a fork could inherit, but those that can pause."""
+    return threading.active_count() == 1 + len(_pauses)
 
 
 @contextlib.contextmanager
@@ -71,7 +72,8 @@ def results(
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(work, os.getpid()))
     try:
-        running = deque(pool.submit(_one, number) for number in range(count))
+        with paused_threads():  # all processes fork when the first work is submitted
+            running = deque(pool.submit(_one, number) for number in range(count))
         while running:
             if wait([running[0]], _WAIT_S).done:  # Ctrl-C may have no effect before a wait ends
                 yield running.popleft().result()

@@ -107,10 +107,15 @@ class Browser:
     def __init__(self, chromium: Any) -> None:
         self._chromium = chromium
 
-    def open(self, path: Path, **settings: Any) -> Visit:
-        """Load a file, open every section and wait until all figures are drawn."""
+    def new_page(self, **settings: Any) -> Any:
+        """Return an empty page."""
         page = self._chromium.new_context(**settings).new_page()
         page.set_default_timeout(_PATIENCE_MS)
+        return page
+
+    def open(self, path: Path, **settings: Any) -> Visit:
+        """Load a file, open every section and wait until all figures are drawn."""
+        page = self.new_page(**settings)
         visit = Visit(page)
         page.on("request", lambda request: visit.requests.append(request.url))
         page.on("pageerror", lambda error: visit.errors.append(str(error)))

@@ -46,7 +46,7 @@ def demo(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
-        with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S, by_thread=False, is_first=False) as observe:
+        with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S, is_first=False) as observe:
             table = build_lut(device, workspace=found, observe=observe)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
         with show_progress(f"validate {device}", is_first=False) as observe:

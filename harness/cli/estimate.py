@@ -88,7 +88,7 @@ def estimate(
         return
     if not models or candidates != SpaceOptions():
         what = "Some options are only for search spaces" if models else "There is nothing to estimate"
-        raise UsageError(what, next_step="Name networks only, or give --space and --candidates instead")
+        raise UsageError(what, next_step="Name networks, or give --space and --candidates instead")
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
 

@@ -83,7 +83,7 @@ def estimate_candidates(
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
     count, spans = _spans(options, space)
     estimator = SpaceEstimator.of(space, table)
-    with show_progress("estimate", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
+    with show_progress("estimate", quiet_s=LINE_EVERY_S) as observe:
         rankings = _watched(_rankings(options.engine, estimator, spans, selection), count, observe)
         ranking = best_of(rankings, selection)
     if options.output is not None:

@@ -12,7 +12,7 @@ from harness.nightly.night import JobForecast
 from harness.nightly.night_report import NightReport, by_reason
 from harness.nightly.status import NightStatus
 from harness.slowdowns.findings import UNCHANGED
-from harness.text import Part, Table, milliseconds, signed_percent
+from harness.text import Part, Table, counted, milliseconds, signed_percent
 
 if TYPE_CHECKING:
     from harness.nightly.night_rehearsal import Rehearsal
@@ -132,7 +132,7 @@ def history_parts(histories: Sequence[SetHistory]) -> Iterator[Part]:
     ]
     if rows:
         yield Table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
-    yield f"{len(rows)} steps of {sum(len(one.subjects) for one in histories)} subjects"
+    yield f"{counted(len(rows), 'step')} of {sum(len(one.subjects) for one in histories)} subjects"
 
 
 def accepted_table(accepted: Sequence[Acceptance]) -> Table:

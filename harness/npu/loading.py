@@ -12,19 +12,22 @@ from onnx import load_model_from_string
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.choice import DirectConvolution, direct_convolutions
-from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from device_agents.emulated_npu.reports.dft_counters import DftCounters, dft_counters
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_input
+from harness.measure.progress import Observer, begin, ignore
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
 from harness.network.network_list import load_networks
 from harness.network.reading.limited_process import allow_for_size
 from harness.npu.activation_tables import read_tables, with_tables
+from harness.npu.compiling_effort import compiling_effort
 from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
@@ -62,6 +65,11 @@ class CompiledModel:
     def passes(self) -> int:
         """The passes of all chains."""
         return sum(plan.passes for plan in self.compiled.plans)
+
+    @property
+    def effort(self) -> float:
+        """About how long a compilation takes, as `compiling_effort`."""
+        return compiling_effort(self.compiled.graph.layers, self.compiled.machine)
 
     @property
     def predicted_s(self) -> float:
@@ -103,15 +111,16 @@ def load(
     dims: Mapping[str, int],
     tables: Sequence[str] = (),
     note: Note = lambda _: None,
+    observe: Observer = ignore,
 ) -> LoadedProgram:
     """Compile a network, or read a program file together with its machine; `tables` are activations NAME=FILE.csv.
 
-    `note` receives a line if a part of the network is skipped.
+    `note` receives a line if a part of the network is skipped, `observe` the progress.
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        return LoadedProgram.of(compile_reference(reference, machine, options, dims, tables, note), reference)
+        return LoadedProgram.of(compile_reference(reference, machine, options, dims, tables, note, observe), reference)
     if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
         raise UsageError(
@@ -131,13 +140,15 @@ def compile_reference(
     dims: Mapping[str, int],
     tables: Sequence[str] = (),
     note: Note = lambda _: None,
+    observe: Observer = ignore,
 ) -> CompiledModel:
     """Read a network and compile it; raises as `load_model`, `compile_network` and `activation_tables`."""
     with errors_of_user():
         options.check()
     target = machine.load()
     activations = read_tables(tables)
-    return compile_network(with_tables(load_model(reference, dims, note), activations), target, options)
+    begin(observe, "importing")
+    return compile_network(with_tables(load_model(reference, dims, note), activations), target, options, observe)
 
 
 def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = lambda _: None) -> NetworkModel:
@@ -147,12 +158,16 @@ def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = 
     return network_model(network, dims)
 
 
-def compile_network(model: NetworkModel, machine: Machine, options: Options) -> CompiledModel:
+def compile_network(
+    model: NetworkModel, machine: Machine, options: Options, observe: Observer = ignore
+) -> CompiledModel:
     """Compile a network; raises InputError if the machine cannot run it."""
     start = time.perf_counter()
     with errors_of_user(), errors_of_forced_choices(options):
         options.check()
-        compiled = compile_model(model.content, machine, options)
+        graph = import_model(model.content, machine.of_core(0).mfu.columns)
+        begin(observe, "compiling", compiling_effort(graph.layers, machine))
+        compiled = compile_graph(graph, machine, options)
     return CompiledModel(model, compiled, time.perf_counter() - start)
 
 

@@ -35,7 +35,7 @@ class SourceFile:
 
     def rows(self) -> Iterator[Row | tuple[int, BadRow]]:
         """Yield each row, or its line and what is wrong with it; raises ConfigurationError for the header."""
-        reader = csv.reader(io.StringIO(self.text, newline=""), delimiter=self.mapping.delimiter)
+        reader = csv.reader(io.StringIO(self.text, newline=""), delimiter=self.mapping.delimiter, strict=True)
         last = 0
         try:
             names = self.mapping.columns or [cell.strip() for cell in next(reader, [])]

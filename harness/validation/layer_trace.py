@@ -7,6 +7,7 @@ chrome://tracing open.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -35,7 +36,7 @@ from harness.workspace import as_workspace
 
 Event = dict[str, Any]
 _EXECUTED, _ESTIMATED = 1, 2
-_US = 1e6
+_US, _NS = 1e6, 1e9
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,22 @@ def _events(trace: DeviceTrace, process: int) -> Iterator[Event]:
 def _track(
     process: int, track: int, category: str, spans: Sequence[tuple[str, float, dict[str, Any]]]
 ) -> Iterator[Event]:
-    """Yield consecutive slices; those of no time are omitted, because they have no width."""
-    start_s = 0.0
+    """Yield consecutive slices from one nanosecond to another; those of no time are omitted, as they have no width."""
+    end_s, start_ns = 0.0, 0
     for name, latency_s, arguments in spans:
+        end_s += latency_s
+        end_ns = round(end_s * _NS)
         if latency_s > 0:
-            times = {"ts": round(start_s * _US, 6), "dur": round(latency_s * _US, 6)}
+            end_ns = max(end_ns, start_ns + 1)
+            times = {"ts": _us(start_ns), "dur": _us(end_ns - start_ns)}
             yield {"ph": "X", "pid": process, "tid": track, "name": name, "cat": category, **times, "args": arguments}
-        start_s += latency_s
+        start_ns = max(start_ns, end_ns)
+
+
+def _us(ns: int) -> float:
+    """Return nanoseconds in microseconds; Perfetto multiplies them by 1,000, rounds down, and gets them back."""
+    us = ns / 1000
+    return us if int(us * 1000) == ns else math.nextafter(us, math.inf)
 
 
 def _arguments(layer: TracedLayer) -> dict[str, Any]:

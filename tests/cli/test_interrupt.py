@@ -1,7 +1,11 @@
 """Ctrl-C as commands that measure handle it."""
 
+import contextlib
 import itertools
+import os
+import pty
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from io import BufferedWriter, RawIOBase, TextIOWrapper
@@ -10,6 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
+from nullbench import build_network
 
 from harness.cli.app import main
 from harness.cli.terminal.output import note
@@ -103,3 +108,22 @@ def test_ctrl_c_while_a_line_is_written_requests_the_stop(monkeypatch: pytest.Mo
         sys.stderr.flush()
         assert stop.is_set()
     assert b"first line\n" in raw.written
+
+
+def test_ctrl_c_in_a_process_with_limits_erases_its_line(tmp_path: Path) -> None:
+    """The process that compiles a file is killed while it shows the time left: its line goes, the cursor is back."""
+    network = build_network(tmp_path / "net.onnx", widths=(8, *[64] * 40))
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-m", "harness", "npu", "split", str(network), "--cores", "4"]
+    with subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower) as command:
+        os.close(follower)
+        shown = b""
+        while b"\x1b[?25l" not in shown:
+            shown += os.read(leader, 4096)
+        command.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while True:
+                shown += os.read(leader, 4096)
+    os.close(leader)
+    assert command.returncode == 130
+    assert shown.endswith(b"\r\x1b[2K\x1b[?25herror: Interrupted\r\n")

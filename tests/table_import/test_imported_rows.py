@@ -106,6 +106,7 @@ def test_a_file_is_read_whatever_its_separators_and_line_ends(harness: Harness) 
         (b"kind,n,,\n", "several columns have no name"),
         (b"kind,n,c,h,w,k,size,strides,ms\n", "Did you mean stride"),
         (b"kind,n,c,h,w,k,size,stride,ms\n" + b"x" * 200_000 + b"\n", "field larger"),
+        (b'kind,n,c,h,w,k,size,stride,ms\n"conv,1,8,8,8,8,3,1,1\n', "Line 2: unexpected end"),
         (b"kind,n,c,h,w,k,size,stride,ms\n", "[[operator]] number 1"),
         (b",".join(b"c%d" % at for at in range(2000)) + b"\n", "too many columns"),
     ],

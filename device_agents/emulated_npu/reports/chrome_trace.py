@@ -9,6 +9,7 @@ the exact picoseconds. What begins and ends in one nanosecond has no slice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -67,7 +68,10 @@ def chrome_trace(
 
 
 def _us(ps: int) -> float:
-    return ps // 1000 / 1000
+    """Return whole nanoseconds in microseconds; Perfetto multiplies them by 1,000, rounds down, and gets them back."""
+    ns = ps // 1000
+    us = ns / 1000
+    return us if int(us * 1000) == ns else math.nextafter(us, math.inf)
 
 
 def _event(phase: str, track: int, name: str, ts: float, **more: Any) -> Event:
@@ -77,7 +81,7 @@ def _event(phase: str, track: int, name: str, ts: float, **more: Any) -> Event:
 def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args: Event) -> Event:
     begin, end = span_ps
     # Both ends are rounded down, so that adjoining slices neither overlap nor leave a gap.
-    duration = (end // 1000 - begin // 1000) / 1000
+    duration = _us((end // 1000 - begin // 1000) * 1000)
     args = {**args, "start_ps": begin, "duration_ps": end - begin}
     return _event("X", track, name, _us(begin), cat=category, dur=duration, args=args)
 

@@ -57,7 +57,7 @@ def build(
 
     workspace = find_workspace(directory)
     device = device or workspace.default_device
-    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
+    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S) as observe:
         table = build_lut(
             device, workspace=workspace, method=method, batch=batch, threads=threads, note=note, observe=observe
         )

@@ -12,6 +12,7 @@ from harness.cli.options import arguments
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_line, print_report, write_result
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options
 
 
@@ -42,12 +43,15 @@ def compile_command(
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
+    from harness.measure.progress import DONE
     from harness.npu.loading import LoadedProgram, compile_reference
     from harness.npu.run.core_run import setup_cycles
     from harness.npu.run.run_fields import compile_fields
     from harness.npu.run.run_tables import compile_tables
 
-    made = compile_reference(model, machine, compiler, *network.read, note)
+    with show_progress("compile", quiet_s=LINE_EVERY_S, command=f"npu compile {model}") as observe:
+        made = compile_reference(model, machine, compiler, *network.read, note, observe)
+        observe(DONE)
     cycles = setup_cycles(LoadedProgram.of(made))
     if output is not None:
         write_result(output, made.compiled.program.to_bytes())

@@ -40,7 +40,7 @@ def fit_command(
     Example: harness npu fit --device cpu01 --output cpu01.toml
     """
     from harness.lut.table_choice import open_table
-    from harness.measure.progress import DONE, begin, effort_of
+    from harness.measure.progress import DONE
     from harness.npu.fit.fit_tables import fit_tables, json_fields
     from harness.npu.fit.fitted_machine import machine_of, machine_text
     from harness.npu.fit.machine_fit import DeviceSamples, fit_machine
@@ -48,8 +48,7 @@ def fit_command(
     base = MachineChoice(preset=preset).load()
     table = open_table(device, lut, find_workspace(directory))
     with show_progress("npu fit", quiet_s=LINE_EVERY_S) as observe:
-        begin(observe, "fitting the machine", effort_of(len(table.entries)))
-        fit = fit_machine(DeviceSamples.of(table))
+        fit = fit_machine(DeviceSamples.of(table), observe)
         observe(DONE)
     found = machine_of(fit, base, table.device if output is None else output.stem)
     if output is not None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import typer
 
+from harness.cli.terminal.output import erase_line
 from harness.errors import ErrorRecord, HarnessError, record_of
 from harness.network.reading.limits import NPU, Limits
 from harness.text import printable, shortened
@@ -56,9 +57,14 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
 
     # Each thread of a library counts as memory; small matrices gain nothing from threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    answer = answer_of_command(
-        lambda: json.dumps(_ended(command)).encode() + b"\n", limits, lambda sent: sent.endswith(b"\n")
-    )
+    answer = None
+    try:
+        answer = answer_of_command(
+            lambda: json.dumps(_ended(command)).encode() + b"\n", limits, lambda sent: sent.endswith(b"\n")
+        )
+    finally:
+        if answer is None or not answer.content:
+            erase_line()  # that the process could not erase
     shown = printable(reference, 200)
     if answer.is_out_of_time:
         raise NPU.too_slow(shown, _TASK, answer.time(limits), limits)

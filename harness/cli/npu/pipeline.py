@@ -9,6 +9,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.terminal.output import note, print_json, print_report
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 
 
@@ -30,14 +31,18 @@ def pipeline_command(
     Example: harness npu pipeline builtin:resnet50 --groups 4
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
+    from harness.measure.progress import begin
     from harness.npu.loading import load_model
     from harness.npu.pipeline.pipeline_run import run_pipeline
     from harness.npu.pipeline.pipeline_tables import json_fields, pipeline_tables
 
     options.check()
     target = machine.load()
-    network = load_model(model, arguments.parse_dims(dim), note)
-    run = run_pipeline(network, target, compiler, options, note)
+    dims = arguments.parse_dims(dim)
+    with show_progress("pipeline", quiet_s=LINE_EVERY_S, command=f"npu pipeline {model}") as observe:
+        begin(observe, "importing")
+        network = load_model(model, dims, note)
+        run = run_pipeline(network, target, compiler, options, note, observe)
     if json:
         print_json(**json_fields(run))
     else:

@@ -15,6 +15,7 @@ from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import Heading, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 
 
@@ -63,14 +64,17 @@ def run_command(
     """
     # More threads gain little on matrices of this size, and stall each other on a busy machine; numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from harness.measure.progress import DONE
     from harness.npu.loading import load
     from harness.npu.run.core_run import run_on_one_core
     from harness.npu.run.run_fields import json_fields, layer_rows
     from harness.npu.run.run_tables import run_tables
 
     options.check(compiler)
-    loaded = load(model, machine, compiler, *network.read, note)
-    run = run_on_one_core(loaded, options, note)
+    with show_progress("run", quiet_s=LINE_EVERY_S, command=f"npu run {model}") as observe:
+        loaded = load(model, machine, compiler, *network.read, note, observe)
+        run = run_on_one_core(loaded, options, note, observe)
+        observe(DONE)
     if files.csv is not None:
         write_csv(files.csv, layer_rows(run))
     if files.roofline is not None:

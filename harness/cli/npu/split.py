@@ -43,7 +43,7 @@ def split_command(
     check_cores(options.cores, target)
     start = time.perf_counter()
     dims = arguments.parse_dims(dim)
-    with show_progress("split", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu split {model}") as observe:
+    with show_progress("split", quiet_s=LINE_EVERY_S, command=f"npu split {model}") as observe:
         begin(observe, "importing")
         network = load_model(model, dims, note)
         split = compare_splits(network, target, compiler, options, observe)

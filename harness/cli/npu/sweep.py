@@ -92,7 +92,7 @@ def sweep_command(
     if results.plot is not None:
         swept.check_drawable()
     dims, budget, cost = arguments.parse_dims(dim), limits.cycle_budget, results.cost
-    with show_progress("sweep", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu sweep {model}") as observe:
+    with show_progress("sweep", quiet_s=LINE_EVERY_S, command=f"npu sweep {model}") as observe:
         sweep = points.run_sweep(lambda: load_model(model, dims, note), swept, compiler, budget, observe, jobs, cost)
     if results.csv is not None:
         write_csv(results.csv, sweep_tables.point_rows(sweep))

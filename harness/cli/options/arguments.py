@@ -241,7 +241,7 @@ class ReadingOptions:
         from harness.cli.terminal.progress import show_count
         from harness.network.keyed_reading import read_keyed_networks
 
-        with show_count("reading networks") as progress:
+        with show_count("reading networks", len(models)) as progress:
             return read_keyed_networks(
                 models,
                 table.rules,

@@ -83,6 +83,12 @@ def _width_of(stream: TextIO | None) -> int | None:
     return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
 
 
+def erase_line() -> None:
+    """Erase the line that a process drew on stderr before it was killed, and show the cursor that it hid."""
+    if sys.stderr.isatty():
+        print("\r\x1b[2K\x1b[?25h", end="", file=sys.stderr, flush=True)
+
+
 def note_from_signal(text: str) -> None:
     """Print a line on stderr from a signal handler; on a terminal, below the line of progress and the echo of Ctrl-C.
 

@@ -74,50 +74,45 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(
-    label: str, *, quiet_s: float = 0.0, by_thread: bool = True, command: str = "", is_first: bool = True
-) -> Iterator[Observer]:
+def show_progress(label: str, *, quiet_s: float = 0.0, command: str = "", is_first: bool = True) -> Iterator[Observer]:
     """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
 
-    Without a thread the line is only drawn at each progress, and the work may fork. `command` is that of
-    `ProgressLine`; that of the first line began when the program was loaded.
+    `command` is that of `ProgressLine`; that of the first line began when the program was loaded.
     """
     line = ProgressLine(label, command, before_s=time.monotonic() - LOADED_S if is_first else 0.0)
     if not sys.stderr.isatty():
         yield _PlainLines(line, quiet_s)
         return
-    with _drawn(line, by_thread=by_thread) as draw:
+    with _drawn(line):
 
         def observe(progress: Progress) -> None:
             if progress.note:
                 note(progress.note)
-                return
-            line.see(progress)
-            if not by_thread:
-                draw()
+            else:
+                line.see(progress)
 
         yield observe
 
 
 @contextlib.contextmanager
-def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that receives how many of how many are done; they are shown as by `show_progress`."""
-    with show_progress(label, quiet_s=LINE_EVERY_S, by_thread=False, command=command) as observe:  # the work may fork
+def show_count(label: str, count: int) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that receives how many of `count` are done; they are shown as by `show_progress`."""
+    with show_progress(label, quiet_s=LINE_EVERY_S) as observe:
+        effort = effort_of(count)
 
-        def show(done: int, count: int) -> None:
+        def show(done: int, _count: int) -> None:
             if count > 1:
                 share = done / count if done else None
-                effort = effort_of(count)
-                observe(Progress("", min(done, count - 1), count, unit=unit, phase="steps", effort=effort, share=share))
+                observe(Progress("", min(done, count - 1), count, phase="steps", unit="", effort=effort, share=share))
 
-        observe(Progress("", 0, 0, phase="steps"))
+        observe(Progress("", 0, 0, phase="steps", effort=effort))
         yield show
         observe(DONE)
 
 
 @contextlib.contextmanager
-def _drawn(line: ProgressLine | LineOfJobs, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
-    """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
+def _drawn(line: ProgressLine | LineOfJobs) -> Iterator[None]:
+    """Keep the line at the bottom of the terminal, never longer than it is wide."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -126,8 +121,8 @@ def _drawn(line: ProgressLine | LineOfJobs, *, by_thread: bool = True) -> Iterat
         return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
 
     live = Live(get_renderable=drawn, console=Console(stderr=True), transient=True, auto_refresh=False)
-    with live, Repeated(live.refresh) if by_thread else contextlib.nullcontext():
-        yield live.refresh
+    with live, Repeated(live.refresh):
+        yield
 
 
 class Repeated:

@@ -134,7 +134,7 @@ def serve(scheduler: str, workspace: Workspace, devices: Sequence[str], *, tls: 
     dask.config.set({**quiet, "distributed.worker.http.routes": []})
     try:
         ended = asyncio.run(_serve(scheduler, workspace, devices, tls))
-    except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
+    except (OSError, TimeoutError, ValueError, RuntimeError, TypeError, AssertionError) as error:  # as Dask raises
         why, step = f"{type(error).__name__}: {error}", f"Start it, or check the address and TLS: {scheduler}"
         raise EngineError(f"No scheduler answers at {scheduler}", why=why[:300], next_step=step) from error
     if not ended:

@@ -81,9 +81,10 @@ def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: 
     reading, writing = os.pipe()
     try:
         try:
-            with paused_threads():
-                child = _forked(step, writing, limits) if may_fork() else None
-            if child is None:
+            if may_fork():
+                with paused_threads():
+                    child = _forked(step, writing, limits)
+            else:
                 child = _started(module, request(), writing, limits)
         finally:
             os.close(writing)

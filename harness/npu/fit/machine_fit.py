@@ -8,6 +8,7 @@ layer's utilisation of the array is a factor of its compute time, as in ANNETTE.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from harness.array_types import Floats, Ints, Mask
 from harness.errors import MeasurementError
 from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.table import Lut
+from harness.measure.progress import Observer, begin, effort_of, ignore, steps_of
 from harness.measure.summary import Z_95
 from harness.npu.fit.array_search import find_array
 from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of, refit
@@ -139,7 +141,7 @@ class MachineFit:
         return next((by_name[name] for name in classes if name in by_name), None)
 
 
-def fit_machine(samples: DeviceSamples) -> MachineFit:
+def fit_machine(samples: DeviceSamples, observe: Observer = ignore) -> MachineFit:
     """Fit a machine to samples; raises MeasurementError if they identify neither a rate nor a bandwidth."""
     layers = samples.layers
     classes = fitted_classes(layers, FEWEST_OF_A_CLASS)
@@ -147,9 +149,12 @@ def fit_machine(samples: DeviceSamples) -> MachineFit:
         raise _nothing(samples.device, f"No class of operators has {FEWEST_OF_A_CLASS} layers")
     used = np.isin(np.array(layers.rate_classes), classes)
     fitted = layers.take(np.flatnonzero(used))
+    effort = effort_of(len(fitted))
+    begin(observe, "finding the array", effort)
     found = find_array(fitted, classes)
     work = amounts_of(fitted, classes, found.array)
-    spread = bootstrap(work, fitted.keys, found.model, samples.repeatability)
+    step = steps_of(observe, "finding intervals", effort=effort)
+    spread = bootstrap(work, fitted.keys, found.model, samples.repeatability, step)
     peaks = _peaks(found.model, spread, work)
     weights, features = _bandwidths(found.model, spread, work)
     if all(one.value is None for one in (*peaks, weights, features)):
@@ -289,7 +294,11 @@ class ModelIntervals:
 
 
 def bootstrap(
-    work: Amounts, keys: tuple[str, ...], model: LayerModel, repeatability: float, seed: int = 0
+    work: Amounts,
+    keys: tuple[str, ...],
+    model: LayerModel,
+    repeatability: float,
+    step: Callable[[int, int], None],
 ) -> ModelIntervals:
     """Return percentile intervals over refits to layers that are drawn within each class.
 
@@ -297,9 +306,12 @@ def bootstrap(
     model holds the errors of their measurements. `repeatability`, the relative spread from process to process, is the
     same for all samples of a table and does not show in the scatter, so it is added.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     groups = _groups(work, keys)
-    fits = [refit(work.take(_draw(groups, random)), model) for _ in range(REPLICATES)]
+    fits = []
+    for number in range(REPLICATES):
+        step(number, REPLICATES)
+        fits.append(refit(work.take(_draw(groups, random)), model))
     shared = 1 + Z_95 * repeatability * np.array([-1.0, 1.0])
 
     def of(values: list[float]) -> Floats:

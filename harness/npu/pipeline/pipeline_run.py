@@ -1,7 +1,7 @@
 """Divide a network over core groups, compile it for them, and time a stream of inputs."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
@@ -19,6 +19,7 @@ from device_agents.emulated_npu.many_cores.stage_balancing import (
     TimedPartition,
     balance_stages,
     choose_group_count,
+    group_counts,
     place_by_score,
 )
 from device_agents.emulated_npu.many_cores.system_runs import TimedSystem
@@ -28,12 +29,14 @@ from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.shared_groups import partition_by_score_sharing_groups
 from device_agents.emulated_npu.partition.split_score import AbsoluteScore, ShareScore, SplitRule
 from harness.errors import UsageError
+from harness.measure.progress import DONE, Observer, begin, ignore
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, Note, compile_network
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import AUTO_GROUPS, Options, PipelineOptions
 from harness.npu.value_check import has_values, system_error
 
+_BALANCED, _BY_SCORE, _VALUES = "balancing the groups", "dividing by score", "comparing values"
 _SHARE = {
     "compute": "compute_weight",
     "storage": "storage_weight",
@@ -93,28 +96,45 @@ class PipelineRun:
 
 
 def run_pipeline(
-    model: NetworkModel, machine: Machine, compiler: Options, options: PipelineOptions, note: Note
+    model: NetworkModel,
+    machine: Machine,
+    compiler: Options,
+    options: PipelineOptions,
+    note: Note,
+    observe: Observer = ignore,
 ) -> PipelineRun:
     """Divide a network over core groups, and run it on them; a chip need not hold all of the network.
 
     Raises UsageError and InputError for options that contradict each other, the machine or the network.
     """
     options.check()
-    source = compile_network(model, with_room(machine), compiler)
+    source = compile_network(model, with_room(machine), compiler, observe)
+    effort = source.effort
     with errors_of_user("Correct the option"):
-        division = _Division(source, machine, options, note)
+        division = _Division(source, machine, options, note, lambda stage, times: begin(observe, stage, times * effort))
     with errors_of_compiler():
         runs = tuple(division.runs())
     if options.values and has_values(machine, note):
+        begin(observe, _VALUES, effort)
         runs = tuple(replace(each, max_rel_error=system_error(model, each.timed.compiled, note)) for each in runs)
+    observe(DONE)
     return PipelineRun(source, machine, division.alone.makespan_ps, division.task.nodes, runs)
 
 
 class _Division:
     """The divisions of a network that the options ask for."""
 
-    def __init__(self, source: CompiledModel, machine: Machine, options: PipelineOptions, note: Note) -> None:
+    def __init__(
+        self,
+        source: CompiledModel,
+        machine: Machine,
+        options: PipelineOptions,
+        note: Note,
+        begin_stage: Callable[[str, int], None],
+    ) -> None:
+        """Start the divisions; `begin_stage` receives each stage, and as how many compilations it counts."""
         self._source, self._machine, self._options, self._note = source, machine, options, note
+        self._begin = begin_stage
         self._timed = time_program(source.compiled.program, source.compiled.machine)
         self.alone = self._timed.timing
         self._measured: dict[Machine, tuple[Compiled, NetworkNodes]] = {}
@@ -122,10 +142,12 @@ class _Division:
         self._rule = None if options.partition == "balanced" else _split_rule(options)
         self._chosen: ChosenGroups | None = None
         if options.groups == AUTO_GROUPS:
-            most = options.cores or self._fabric.cores
-            self._chosen = choose_group_count(self._task, self._fabric, min(most, self._fabric.cores))
+            most = min(options.cores or self._fabric.cores, self._fabric.cores)
+            begin_stage(_BALANCED, len(group_counts(most)))
+            self._chosen = choose_group_count(self._task, self._fabric, most)
             self._groups, self.task = self._chosen.groups, self._chosen.task
         else:
+            begin_stage("compiling for shared memories", 1)
             self._groups = form_groups(self._fabric, "1" if options.groups is None else options.groups, options.cores)
             self.task = self._task(self._groups)
 
@@ -178,6 +200,8 @@ class _Division:
             groups = by_score.groups  # including those that were added
         if options.partition in ("both", "balanced"):
             start = time.perf_counter()
+            if self._chosen is None:
+                self._begin(_BALANCED, 1)
             try:
                 placed = self._chosen.placed if self._chosen is not None else balance_stages(self.task, groups)
                 yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
@@ -186,6 +210,7 @@ class _Division:
                     raise
                 self._note(f"No balanced partition: {error.what}: {error.why}")
         if by_score is not None:
+            self._begin(_BY_SCORE, 1)
             start = time.perf_counter()
             placed = place_by_score(self.task, self._groups, self._by_score)
             method = "absolute" if options.partition == "absolute" else "score"

@@ -24,6 +24,7 @@ from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.timing.attribution import WaitTime
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import InputError, UsageError
+from harness.measure.progress import Observer, begin, ignore
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network
 from harness.npu.memory_image import values_of_program
@@ -120,7 +121,7 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
     return (*rows, replace(total, mfu_utilisation=macs / possible if possible else 0.0))
 
 
-def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> CoreRun:
+def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note, observe: Observer = ignore) -> CoreRun:
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's.
 
     With own data, the network has the weights of its file, or a program file those of its memory image, and
@@ -132,6 +133,7 @@ def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> C
         raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
     _check_image(source, options)
     data = read_own_data(loaded.reference, source.model, options.input) if options.own_data and source else None
+    begin(observe, "timing", None if source is None else source.effort)
     timed, timing_s = time_loaded(loaded, options.cycle_budget)
     with_values = options.values and source is not None and has_values(loaded.machine, note)
     if data is not None and not with_values:
@@ -139,6 +141,7 @@ def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> C
         raise UsageError(what, next_step="Choose a machine that computes in float32, such as edge")
     checked = None
     if with_values and source is not None:
+        begin(observe, "computing values", float(sum(useful_macs(source.compiled).values())))
         checked = check_values(source, note, data)
         if options.output_dir is not None and data is not None:
             write_outputs(options.output_dir, data.output_values(source.model, checked.outputs))

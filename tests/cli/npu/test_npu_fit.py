@@ -11,6 +11,7 @@ from npu_command import Npu
 
 from device_agents.emulated_npu.machine import Machine, load_preset, read_machine
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile_request
+from harness.measure.progress import Observer
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import DeviceSamples, MachineFit, Parameter, fit_machine
@@ -81,7 +82,7 @@ def test_the_file_of_a_fit_is_a_machine_like_the_device(
     fits: list[MachineFit] = []
     given: list[DeviceSamples] = []
 
-    def fit_once(samples: DeviceSamples) -> MachineFit:
+    def fit_once(samples: DeviceSamples, _observe: Observer) -> MachineFit:
         given.append(samples)
         fits.extend([] if fits else [fit_machine(samples)])
         return fits[0]
