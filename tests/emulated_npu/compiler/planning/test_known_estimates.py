@@ -100,7 +100,7 @@ def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest
         other.estimates(key, lambda: (ChainEstimate(1, 2, 3, 4, 5),))
     for key in ("own", 0):
         own.estimates(key, lambda: ())
-    own.add_json(other.as_json(0))
+    own.add_json(other.new_json())
     assert len(own) == 4 and own.estimates(0, pytest.fail) == ()
     assert own.estimates(1, pytest.fail) == (ChainEstimate(1, 2, 3, 4, 5),)
 

@@ -23,6 +23,7 @@ class KnownEstimates:
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         self._found: dict[int, Estimates] = {}
+        self._own: list[int] = []
 
     def number(self, key: object) -> int:
         """Return a number for a part of keys: that of its text, so that processes can exchange estimates."""
@@ -38,16 +39,19 @@ class KnownEstimates:
         if number not in self._found:
             if len(self._found) >= MOST_KEYS:
                 self._found.clear()
+                self._own.clear()
             self._found[number] = search()
+            self._own.append(number)
         return self._found[number]
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def as_json(self, first: int) -> bytes:
-        """Return the estimates from the one with this place on, for another process."""
-        listed = itertools.islice(self._found.items(), first, None)
-        return json.dumps([(number, [astuple(one) for one in estimates]) for number, estimates in listed]).encode()
+    def new_json(self) -> bytes:
+        """Return the estimates that this process found since the last call, for other processes."""
+        listed = [(number, [astuple(one) for one in self._found[number]]) for number in self._own]
+        self._own.clear()
+        return json.dumps(listed).encode()
 
     def add_json(self, content: bytes) -> None:
         """Keep what another process found, as much as there is room for."""
