@@ -70,11 +70,11 @@ class SpreadWeights:
         """Return a command whose operands lie so many bytes further on; `_accesses` keeps the command alive."""
         key = id(command), tuple(shifts)
         if key not in self._moved:
-            moved = {}
+            moved: dict[str, Operand] = {}
             for name, shift in shifts:
                 operand: Operand = getattr(command, name)
                 moved[name] = Operand(operand.descriptor, operand.address + shift)
-            self._moved[key] = replace(command, **moved)  # type: ignore[arg-type]
+            self._moved[key] = command.with_operands(moved)
         return self._moved[key]
 
 
@@ -87,10 +87,13 @@ class _BufferAccesses(NamedTuple):
 
     @classmethod
     def of(cls, command: Command) -> _BufferAccesses:
-        operands = ((name, getattr(command, name)) for name in _OPERANDS)
-        own = tuple((name, *one.span) for name, one in operands if one and one.descriptor.space is Space.SB)
+        reads = []
+        for name in _OPERANDS:
+            operand = getattr(command, name)
+            if operand is not None and operand.descriptor.space is Space.SB:
+                reads.append((name, *operand.span))
         target = command.target
-        return cls(command, own, target.span if target.descriptor.space is Space.SB else None)
+        return cls(command, tuple(reads), target.span if target.descriptor.space is Space.SB else None)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_commands import C
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
-from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -88,8 +87,8 @@ def test_numbers_do_not_come_again() -> None:
     known, most = KnownEstimates(), 2 * known_estimates.MOST_KEYS
     assert len({known.number(key) for key in range(most)}) == most
     assert known.number(0) == KnownEstimates().number(0)
-    first = known.estimates("chain", lambda: ())
-    assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
+    first = known.rows("chain", lambda: ())
+    assert known.rows("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
 
 
 def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +96,12 @@ def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest
     monkeypatch.setattr(known_estimates, "MOST_KEYS", 4)
     other, own = KnownEstimates(), KnownEstimates()
     for key in range(4):
-        other.estimates(key, lambda: (ChainEstimate(1, 2, 3, 4, 5),))
+        other.rows(key, lambda: ((1, 2, 3),))
     for key in ("own", 0):
-        own.estimates(key, lambda: ())
+        own.rows(key, lambda: ())
     own.add_json(other.new_json())
-    assert len(own) == 4 and own.estimates(0, pytest.fail) == ()
-    assert own.estimates(1, pytest.fail) == (ChainEstimate(1, 2, 3, 4, 5),)
+    assert len(own) == 4 and own.rows(0, pytest.fail) == ()
+    assert own.rows(1, pytest.fail) == ((1, 2, 3),)
 
 
 @pytest.mark.parametrize(("kernel", "pooled", "tile"), [(2, False, (12, 12)), (3, True, None)])
@@ -118,5 +117,5 @@ def test_tiles_have_their_own_times(kernel: int, *, pooled: bool, tile: tuple[in
     for (plan,) in [choice.chains for choice in (decision.chosen, *decision.others)]:
         commands = ChainWriter(plan, graph.values, npu, externals).commands()
         computing_ps = sum(costs_of(npu).duration_ps(each) for each in commands if each.queue is Queue.CP)
-        assert ChainTimes(graph.values, npu, externals).timed(plan).times.cp_ps == computing_ps
+        assert ChainTimes(graph.values, npu, externals, KnownEstimates()).timed(plan).times.cp_ps == computing_ps
     assert any(plan.passes > 1 for choice in (decision.chosen, *decision.others) for plan in choice.chains)

@@ -86,8 +86,8 @@ class Planner:
     def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._chains = PossibleChains(graph, machine)
-        self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates()
+        self._search = ChainSearch(with_parts(graph.values), machine, options, externals, self._shared)
         self._context = self._shared.number((machine, options))
         self._keys = ChainKeys(graph, externals, self._chains, self._shared.number)
         self._assumed = 0
@@ -163,7 +163,7 @@ class Planner:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         key = start, end, self._budgets
         if key not in self._candidates:
-            self._candidates[key] = self._all_candidates(self._chains.chain(start, end))
+            self._candidates[key] = self._all_candidates(self._numbered(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
         candidates = (each for each in self._candidates[key] if assumption.trusting or not each.doubtful)
         choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
@@ -247,8 +247,8 @@ class Planner:
         found = []
         for budget in self._budgets:
             search = functools.partial(self._searched, budget, start, end)
-            if known := self._shared.estimates((self._context, exact, budget), search):
-                found.append(known)
+            if known := self._shared.rows((self._context, exact, budget), search):
+                found.append([ChainEstimate(*row) for row in known])
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
@@ -262,9 +262,14 @@ class Planner:
     def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
         """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
         try:
-            return self._search.estimates(self._chains.chain(start, end), budget, self._assumptions(start, end))
+            return self._search.estimates(self._numbered(start, end), budget, self._assumptions(start, end))
         except (DoesNotFit, NotTileable):
             return ()
+
+    def _numbered(self, start: int, end: int) -> Chain:
+        """Return the chain of layers [start, end) with its number."""
+        number = self._shared.number((self._context, self._keys.exact(start, end)))
+        return replace(self._chains.chain(start, end), number=number)
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""

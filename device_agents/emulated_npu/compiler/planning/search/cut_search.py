@@ -27,6 +27,7 @@ from device_agents.emulated_npu.compiler.planning.search.chain_times import Chai
 from device_agents.emulated_npu.compiler.planning.search.choices import computes_halo_again
 from device_agents.emulated_npu.compiler.planning.search.cuts import CutCandidates, Cuts, first_guess, first_that_fits
 from device_agents.emulated_npu.compiler.planning.search.effort import Effort, is_searched
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -53,9 +54,16 @@ _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 class CutSearch:
     """Searches for plans of chains on a machine, each cut in one way."""
 
-    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        machine: Machine,
+        options: Options,
+        externals: Externals,
+        known: KnownEstimates,
+    ) -> None:
         self._values, self._machine, self._options = values, machine, options
-        self._times = ChainTimes(values, machine, externals)
+        self._times = ChainTimes(values, machine, externals, known)
         self._drafts: dict[object, ChainDraft] = {}
         self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
@@ -234,7 +242,10 @@ class CutSearch:
         known = self._plans.setdefault(key, {})
         if budget.sb_bytes not in known:
             same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= budget.sb_bytes)
-            known[budget.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, budget.sb_bytes)
+            plan = next(same, None) or self._drafts[key].with_weights(self._machine, budget.sb_bytes)
+            known[budget.sb_bytes] = plan
+            if chain.number is not None:
+                self._times.number(plan, (chain.number, cuts, buffer_counts, budget.sb_bytes))
         return known[budget.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
