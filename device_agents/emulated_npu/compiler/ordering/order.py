@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache, least_load_ps
+from device_agents.emulated_npu.compiler.ordering.cache_ahead import (
+    bring_weights_ahead,
+    has_faster_cache,
+    least_load_ps,
+)
 from device_agents.emulated_npu.compiler.ordering.hazards import (
     LOADS,
     ONE_BUFFER,

@@ -49,9 +49,7 @@ class GraphPredictor:
         for planner in self._planners(graph)[:-1]:
             yield from decide_by_each_assumption(planner)
 
-    def others(
-        self, graph: Graph, chains: tuple[Decision, ...], tried: set[object]
-    ) -> Iterator[tuple[Decision, ...]]:
+    def others(self, graph: Graph, chains: tuple[Decision, ...], tried: set[object]) -> Iterator[tuple[Decision, ...]]:
         """Yield other chains of a graph, which differ at one place, as `other_chains` does."""
         yield from other_chains(self._planners(graph)[-1], chains, tried)
 

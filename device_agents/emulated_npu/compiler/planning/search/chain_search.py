@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chains.chain import MemoryBudget, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain import HaloRange, MemoryBudget, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     packed_bytes,
@@ -47,6 +47,11 @@ class ChainSearch:
     ) -> None:
         self._values, self._machine, self._options = values, machine, options
         self._cuts = CutSearch(values, machine, options, externals, known)
+
+    def begin(self) -> HaloRange:
+        """Begin a search; return the sizes of the halo buffer that have its result, complete when it has ended."""
+        self._cuts.same_for = HaloRange()
+        return self._cuts.same_for
 
     def estimates(
         self, chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]

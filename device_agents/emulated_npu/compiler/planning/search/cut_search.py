@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
     BufferCounts,
     ChainDraft,
     ChainPlan,
+    HaloRange,
     MemoryBudget,
     countless,
     draft_chain,
@@ -64,6 +65,8 @@ class CutSearch:
     ) -> None:
         self._values, self._machine, self._options = values, machine, options
         self._times = ChainTimes(values, machine, externals, known)
+        self.same_for = HaloRange()
+        """The sizes of the halo buffer for which what was searched since this was set has the same result."""
         self._drafts: dict[object, ChainDraft] = {}
         self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
@@ -238,6 +241,7 @@ class CutSearch:
         key = chain.key, cuts, buffer_counts
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, buffer_counts)
+        self.same_for.note(self._drafts[key], budget)
         self._drafts[key].check(budget)
         known = self._plans.setdefault(key, {})
         if budget.sb_bytes not in known:

@@ -100,9 +100,7 @@ class _Change(NamedTuple):
         return self.ends, None if self.decision is None else self.decision.chosen.key
 
 
-def other_chains(
-    planner: Planner, decisions: Sequence[Decision], tried: set[object]
-) -> Iterator[tuple[Decision, ...]]:
+def other_chains(planner: Planner, decisions: Sequence[Decision], tried: set[object]) -> Iterator[tuple[Decision, ...]]:
     """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
     Changes of ends and of ways take turns, because ways are many and much alike; of each kind, those that are estimated

@@ -1,4 +1,4 @@
-"""Estimates and times of chains that a process keeps: probes of a network consist of its layers, and so of its chains."""
+"""Estimates and times of chains that a process keeps: probes consist of layers of a network, and so of its chains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 
 Rows = tuple[tuple[int, ...], ...]
-"""What was found for a key, in numbers: estimates, one for each of ASSUMPTIONS, or the times of a plan."""
+"""What was found for a key, in numbers: estimates of a chain, or the times of a plan."""
 MOST_KEYS = 200_000
 """The most parts of keys that are kept, and the most rows."""
 
