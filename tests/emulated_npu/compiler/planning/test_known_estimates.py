@@ -1,6 +1,7 @@
 """What a process keeps of the networks that it has compiled."""
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +16,11 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
-from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, EmulatorError
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Queue
@@ -80,6 +82,31 @@ def test_numbers_of_functions_do_not_matter() -> None:
         compile_model(network_of(nodes, {"0": values((1, 4, 9, 9))}, held, ["8"]).model, small_machine())
         counts.append(len(known_estimates.known_estimates()))
     assert counts[0] == counts[1] > 0
+
+
+@given(st.lists(st.integers(0, 24).map(lambda size: 256 * size), min_size=2, max_size=6))
+@settings(max_examples=15)
+def test_halo_buffers_share_only_what_they_have_in_common(sizes: list[int]) -> None:
+    """Each size of the halo buffer has the same chains, and ways to run them, alone and after other sizes."""
+    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
+    network = network_of(nodes, {"t0": values((1, 8, 24, 24))}, {"w": values((8, 8, 3, 3))}, ["t4"])
+    machine = replace(small_machine(), nb_bytes=24 << 10, halo_bytes=6 << 10)
+    graph = compile_model(network.model, machine, Options(conv_algorithm="direct")).graph
+
+    def found(planner: Planner, size: int) -> object:
+        with contextlib.suppress(DoesNotFit):
+            within = planner.within(size)
+            outline = within.outline()
+            return outline, [within.decide(start, end) for start, end in itertools.pairwise(outline.ends)]
+        return None
+
+    def planner() -> Planner:
+        known_estimates.known_estimates.cache_clear()
+        return Planner(graph, machine, Options(), placeholders(graph, machine, choose_spaces(graph, machine)))
+
+    together = planner()
+    in_turn = [found(together, size) for size in sizes]
+    assert in_turn == [found(planner(), size) for size in sizes]
 
 
 def test_numbers_do_not_come_again() -> None:
