@@ -9,6 +9,7 @@ table calls bound by arithmetic should have most of its cycles in CP, and one bo
 from collections import Counter, defaultdict
 
 from benchmarks.generated_page import print_head, print_row
+from device_agents.emulated_npu.compiler.options import OF_DEVICE
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.layer_work import DeviceRoofs, LayerWork, WorkedLayer
 from harness.lut.table import Lut
@@ -16,7 +17,7 @@ from harness.lut.table_choice import open_table
 from harness.network.keyed_network import keyed
 from harness.network.layers import cut
 from harness.network.model_references import load_network
-from harness.npu.emulation import CompilerOptions, emulate
+from harness.npu.emulation import emulate
 
 NAMES = (
     *("squeezenet", "mobilenetv2", "resnet50", "resnet18", "efficientnet_b0", "vit_tiny", "bert_mini"),
@@ -31,8 +32,7 @@ def shares(name: str, table: Lut) -> tuple[float, float]:
     layers = cut(network, table.rules)
     owner = {node.name: at for at, layer in enumerate(layers) for node in layer.graph.nodes}
     cycles: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    # The device compiles with this option, too.
-    run = emulate(f"builtin:{name}", values=False, compiler=CompilerOptions(cached_weights=False))
+    run = emulate(f"builtin:{name}", values=False, compiler=OF_DEVICE)
     for row in run.fields["layers"]:
         at = next((owner[node] for node in row["nodes"] if node in owner), None)
         if at is not None:

@@ -26,7 +26,7 @@ from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.layer_parts import output_channels, reduced_channels
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.options import DEFAULT, OF_DEVICE, Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine, find_machine
@@ -40,7 +40,7 @@ from harness.npu.loading import load_model
 GENERATED = "generated-"
 MACHINES: Mapping[str, tuple[Machine, Options]] = {
     "edge": (find_machine("edge"), DEFAULT),
-    "npu01": (find_machine("edge"), Options(cached_weights=False)),
+    "npu01": (find_machine("edge"), OF_DEVICE),
     "systolic-32": (find_machine("systolic-32"), DEFAULT),
 }
 """Machines with the options that every compilation for them has: those of the device, or none."""

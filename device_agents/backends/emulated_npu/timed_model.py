@@ -13,7 +13,7 @@ from typing import IO, Any, Container, Dict, Iterator, List, Sequence, Tuple
 from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.options import OF_DEVICE
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.gc_tuning import YOUNG_OBJECTS_OF_MANY_MODELS, rare_collections
@@ -23,13 +23,9 @@ from device_agents.messages import TrueLayer
 
 _CONTROL = "control"
 """The name of the layer for time that belongs to no layer of the model."""
-_OPTIONS = Options(cached_weights=False)
-"""Weights in the cache arrive many chains ahead of their use, which no probe shorter than the network shows."""
 MOST_MODELS = 1000
 """As many numbers as a pipe holds with room to spare."""
 _NUMBER = struct.Struct("<H")
-_KNOWN = b"known"
-"""The first word of the line with the estimates of a fork, in place of the number of a model."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class TimedModel:
 
 def time_model(model: bytes, machine: Machine) -> TimedModel:
     """Compile a model and simulate one run; raises an EmulatorError."""
-    compiled = compile_model(model, machine, _OPTIONS)
+    compiled = compile_model(model, machine, OF_DEVICE)
     timing = simulate_program(compiled.program, machine)
     latencies_ps = dict(enumerate(timing.layers))
     layers = [
@@ -159,8 +155,8 @@ def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[by
 
     This process and its forks take the numbers of models from one pipe, the largest model first, and each fork writes
     what it finds to a file of its own. What one does not finish is missing in the result; loading the probe compiles
-    the model then, and reports what is wrong with it. This process keeps the estimates of the chains that it and its
-    forks met, and later forks inherit them.
+    the model then, and reports what is wrong with it. After each model they exchange the estimates of the chains that
+    they met; this process keeps them, and later forks inherit them.
     """
     found: Dict[bytes, TimedModel] = {}
     for first in range(0, len(models), MOST_MODELS):
@@ -173,62 +169,80 @@ def _time_part(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[byt
     waiting, fill = os.pipe()
     children: List[int] = []
     results = [tempfile.TemporaryFile() for _ in range(jobs - 1)]  # noqa: SIM115 - closed below
-    try:
+    with tempfile.TemporaryFile(buffering=0) as exchange:
+        work = _Work(models, machine, waiting, exchange)
         try:
-            os.write(fill, b"".join(map(_NUMBER.pack, range(len(models)))))
+            try:
+                os.write(fill, b"".join(map(_NUMBER.pack, range(len(models)))))
+            finally:
+                os.close(fill)  # the forks do not have it, and all see the end of the numbers
+            try:
+                with contextlib.suppress(OSError):  # as many processes as the system allows
+                    for result in results:
+                        children.append(_fork(work, result))
+                own = list(work.timed())
+            finally:
+                for child in children:
+                    os.waitpid(child, 0)
+            work.exchange_estimates()
+            found = (*own, *(one for result in results for one in _read(result)))
+            return {models[number]: from_json(content) for number, content in found}
         finally:
-            os.close(fill)  # the forks do not have it, and all see the end of the numbers
-        try:
-            with contextlib.suppress(OSError):  # as many processes as the system allows
-                for result in results:
-                    children.append(_fork(models, machine, waiting, result))
-            own = list(_timed(models, machine, waiting))
-        finally:
-            for child in children:
-                os.waitpid(child, 0)
-        found = (*own, *(one for result in results for one in _read(result)))
-        return {models[number]: from_json(content) for number, content in found}
-    finally:
-        os.close(waiting)
-        for result in results:
-            result.close()
+            os.close(waiting)
+            for result in results:
+                result.close()
 
 
-def _timed(models: Sequence[bytes], machine: Machine, waiting: int) -> Iterator[Tuple[int, bytes]]:
-    """Compile models whose numbers arrive on a pipe; yields their numbers and results."""
-    with rare_collections(YOUNG_OBJECTS_OF_MANY_MODELS):
-        while taken := os.read(waiting, _NUMBER.size):
-            (number,) = _NUMBER.unpack(taken)
-            with contextlib.suppress(Exception):  # loading the probe meets the same error, and reports it
-                yield number, to_json(time_model(models[number], machine))
+@dataclass
+class _Work:
+    """The models that processes share, the pipe with the numbers of those left, and a file with all their estimates."""
+
+    models: Sequence[bytes]
+    machine: Machine
+    waiting: int
+    exchange: IO[bytes]
+    seen_bytes: int = 0
+
+    def timed(self) -> Iterator[Tuple[int, bytes]]:
+        """Compile models whose numbers arrive on the pipe; yields their numbers and results."""
+        with rare_collections(YOUNG_OBJECTS_OF_MANY_MODELS):
+            while taken := os.read(self.waiting, _NUMBER.size):
+                (number,) = _NUMBER.unpack(taken)
+                with contextlib.suppress(Exception):  # loading the probe meets the same error, and reports it
+                    yield number, to_json(time_model(self.models[number], self.machine))
+                self.exchange_estimates()
+
+    def exchange_estimates(self) -> None:
+        """Write what this process found to the file, whose end all processes share, and keep what others wrote."""
+        self.exchange.write(known_estimates().new_json() + b"\n")
+        file = self.exchange.fileno()
+        content = os.pread(file, os.fstat(file).st_size - self.seen_bytes, self.seen_bytes)
+        *lines, rest = content.split(b"\n")
+        self.seen_bytes += len(content) - len(rest)
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a process that was killed may have left part of a line
+                known_estimates().add_json(line)
 
 
-def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[bytes]) -> int:
+def _fork(work: _Work, result: IO[bytes]) -> int:
     parent = os.getpid()
     child = os.fork()
     if child:
         return child
-    code, before = 1, len(known_estimates())
+    code = 1
     try:
         end_with_parent(parent)
-        for number, content in _timed(models, machine, waiting):
+        for number, content in work.timed():
             result.write(b"%d %s\n" % (number, content))
             result.flush()
-        result.write(b"%s %s\n" % (_KNOWN, known_estimates().as_json(before)))
-        result.flush()
         code = 0
     finally:
         os._exit(code)  # nothing of the worker's own ending may run here
 
 
-def _read(result: IO[bytes]) -> List[Tuple[int, bytes]]:
-    """Return the results of a fork, and keep its estimates; one that was killed may have left part of a line."""
+def _read(result: IO[bytes]) -> Iterator[Tuple[int, bytes]]:
+    """Yield the results of a fork; one that was killed may have left part of a line."""
     result.seek(0)
-    found = []
     for line in result.read().split(b"\n")[:-1]:
         number, _, content = line.partition(b" ")
-        if number == _KNOWN:
-            known_estimates().add_json(content)
-        else:
-            found.append((int(number), content))
-    return found
+        yield int(number), content

@@ -8,7 +8,7 @@ nothing of later ones. `prediction` runs planning and ordering on candidates, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, least_time_ps, order
 from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -30,7 +30,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 )
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import Alternative, decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
@@ -76,32 +76,58 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
     those of other halo buffers, and with others, one change after the other, as long as few items are scheduled for it.
     """
-    known: dict[object, _Schedule] = {}
-    written = WrittenChains()
+    ways, found = _Ways(machine, options), list[tuple[_Schedule, Alternative]]()
+    for graph in graphs:
+        for alternative in predictor.candidates(graph):
+            schedule = ways.faster(graph, alternative.decisions, found[-1][0] if found else None)
+            if schedule is not None:
+                found.append((schedule, alternative))
+    best, alternative = found[-1]
+    sizes, tried = alternative.with_other_halo_buffers(), set[object]()
+    best = ways.improved(best, lambda _: sizes, _RESIZED_ITEMS)
+    return ways.improved(best, lambda one: predictor.others(one.division.graph, one.decisions, tried), _COMPARED_ITEMS)
 
-    def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
+
+class _Ways:
+    """The ways to run a network on one core that are compared, each scheduled once; they share most commands."""
+
+    def __init__(self, machine: Machine, options: Options) -> None:
+        self._machine, self._options = machine, options
+        self._seen = set[object]()
+        self._written, self._known = WrittenChains(), KnownCommands(machine)
+
+    def improved(
+        self, best: _Schedule, others: Callable[[_Schedule], Iterator[tuple[Decision, ...]]], left: int
+    ) -> _Schedule:
+        """Return the schedule that results if each faster one of `others` replaces it.
+
+        `left` is the number of items that may be scheduled.
+        """
+        graph, changes = best.division.graph, others(best)
+        while best.items <= left and (decisions := next(changes, None)) is not None:
+            left -= best.items
+            way = self.faster(graph, decisions, best)
+            if way is not None:
+                best, changes = way, others(way)
+        return best
+
+    def faster(self, graph: Graph, decisions: tuple[Decision, ...], best: _Schedule | None) -> _Schedule | None:
+        """Return the schedule of some chains; None if it is not faster than the best one."""
         key = graph.setup is None, tuple((each.start, each.end, each.chosen.key) for each in decisions)
-        if key not in known:
-            known[key] = _schedule(divide(graph, machine), machine, options, {0: decisions}, written=written)
-        return known[key]
-
-    ways = ((schedule(graph, each.decisions), each) for graph in graphs for each in predictor.candidates(graph))
-    best, alternative = min(ways, key=lambda way: way[0].predicted_ps)
-    graph, left, tried = best.division.graph, _RESIZED_ITEMS, set[object]()
-    sizes = alternative.with_other_halo_buffers()
-    while best.items <= left and (resized := next(sizes, None)) is not None:
-        left -= best.items
-        best = min(best, schedule(graph, resized), key=lambda way: way.predicted_ps)
-    left = _COMPARED_ITEMS
-    others = predictor.others(graph, best.decisions, tried)
-    while best.items <= left and (other := next(others, None)) is not None:
-        key, decisions = other
-        tried.add(key)
-        left -= best.items
-        way = schedule(graph, decisions)
-        if way.predicted_ps < best.predicted_ps:
-            best, others = way, predictor.others(graph, decisions, tried)
-    return best
+        if key in self._seen:
+            return None
+        self._seen.add(key)
+        machine, options, known = self._machine, self._options, self._known
+        division = divide(graph, machine)
+        plans = plan(division, options, decisions={0: decisions}, written=self._written)
+        (core,) = plans[0].cores
+        cached = core.cached if graph.setup is None else None
+        if best and least_time_ps(core.commands, machine, options, cached, known) >= best.predicted_ps:
+            return None
+        ordered = order(core.commands, machine, options, cached, shared_layers(graph, machine, 1), known)
+        if best and ordered.predicted_ps >= best.predicted_ps:
+            return None
+        return _Schedule(division, plans, {core.core: ordered}, {})
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
@@ -226,9 +252,8 @@ def _schedule(
     decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
     occupied: OccupiedMemory = FREE,
     weights: WeightPolicy = "fetched",
-    written: WrittenChains | None = None,
 ) -> _Schedule:
-    plans = plan(division, options, decisions=decisions, occupied=occupied, written=written)
+    plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
     shared = shared_layers(division.graph, machine, sum(len(group.cores) for group in plans))
@@ -311,14 +336,27 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
 def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:
     """Return the items of a core, their code, and the layer of each instruction.
 
-    Of a short program of one core, the order counts that is fastest if instructions take time, too.
+    Of a short program of one core, the order counts that is fastest if instructions take time, too. It takes no less
+    time than by the formula, so that most orders need no simulation.
     """
     found = schedule.ordered[core.core]
-    codes = [(items, *emit(items)) for items in (found.items, *(found.alike if schedule.is_one_core else ()))]
-    if len(codes) == 1:
-        return codes[0]
+    best, alike = (found.items, *emit(found.items)), found.alike if schedule.is_one_core else ()
+    if not alike:
+        return best
     (machine,) = group.group.machines
-    return min(codes, key=lambda each: simulate(sequence(each[1], layer_of=each[2]), machine).makespan_ps)
+    best_ps = _simulated_ps(best, machine)
+    for predicted_ps, items in alike:
+        if predicted_ps < best_ps:
+            other = items, *emit(items)
+            other_ps = _simulated_ps(other, machine)
+            if other_ps < best_ps:
+                best, best_ps = other, other_ps
+    return best
+
+
+def _simulated_ps(emitted: tuple[list[Item], bytes, tuple[int, ...]], machine: Machine) -> int:
+    _, code, layer_of = emitted
+    return simulate(sequence(code, layer_of=layer_of), machine).makespan_ps
 
 
 def _footprint(group: GroupPlan, core: CorePlan, items: Sequence[Item]) -> Footprint:

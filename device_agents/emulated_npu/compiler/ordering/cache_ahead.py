@@ -61,6 +61,13 @@ def has_faster_cache(machine: Machine) -> bool:
     return llc.bytes > 0 and llc.bytes_per_s > ddr.bytes_per_s and llc.weight_compression == ddr.weight_compression == 1
 
 
+def least_load_ps(command: Command, costs: CostModel) -> int:
+    """Return the time of a command if its weights, in case it loads some, arrive from the cache."""
+    if not _is_weight_load(command):
+        return costs.duration_ps(command)
+    return costs.duration_ps(replace(command, first=plain_bytes(Space.LLC, 0, command.target.descriptor.elements)))
+
+
 def _pause_ps(machine: Machine) -> int:
     """Return the shortest time in which weights are moved to the cache."""
     return round((machine.ddr.latency_ns * 1e-9 + _LEAST_BYTES / machine.ddr.bytes_per_s) * PS_PER_S)

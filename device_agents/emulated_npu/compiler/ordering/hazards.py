@@ -52,6 +52,9 @@ _Access = tuple[int, int, bool, int]
 _State = tuple[_Access, ...]
 # (modulus, phase, span): a view touches only bytes whose address modulo `modulus` lies in [phase, phase + span).
 _Residue = tuple[int, int, int]
+# The access of a command: memory, whether it writes, first byte, one past the last, number of the residues, and their
+# largest modulus (0 without residues).
+_Range = tuple[Space, bool, int, int, int, int]
 
 
 def stream_of(command: Command) -> int:
@@ -72,35 +75,37 @@ ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
 """The memory of each space: in SEPARATE each has its own; in ONE_BUFFER, SB and NB are the same memory."""
 
 
-def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> Sequence[Conflicts]:
+def dependencies(
+    commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE, accesses: Accesses | None = None
+) -> Sequence[Conflicts]:
     """Return the conflicts of every command of a sequential program: read after write, write after read or write."""
-    return latest_conflicts(commands, [stream_of(command) for command in commands], memory_of)
+    return latest_conflicts(commands, [stream_of(command) for command in commands], memory_of, accesses)
 
 
 def latest_conflicts(
-    commands: Sequence[Command], streams: Sequence[int], memory_of: Sequence[int] = SEPARATE
+    commands: Sequence[Command],
+    streams: Sequence[int],
+    memory_of: Sequence[int] = SEPARATE,
+    accesses: Accesses | None = None,
 ) -> list[list[int]]:
     """Return by stream the latest earlier command that each command conflicts with, -1 for none.
 
-    `streams` has the stream of every command. These imply all other conflicts, as in `Conflicts`.
+    `streams` has the stream of every command. These imply all other conflicts, as in `Conflicts`. `accesses` may have
+    those of commands of other programs.
     """
     count = max(WEIGHTS, *streams) + 1 if streams else 0
-    ranges = _Ranges()
-    kept = [_Memory(ranges) for _ in Space]
+    known = accesses or Accesses()
+    kept = [_Memory(known.relations) for _ in Space]
     memories = [kept[memory] for memory in memory_of]
     result = []
-    for position, command in enumerate(commands):
+    for position, (command, stream) in enumerate(zip(commands, streams, strict=True)):
         latest = [-1] * count
-        stream = streams[position]
-        for operand in (command.first, command.second, command.third, command.fourth):
-            if operand is not None:
-                memory = memories[operand.descriptor.space]
-                low, high, residues, modulus = ranges.of(operand)
+        for space, writes, low, high, residues, modulus in known.of(command):
+            memory = memories[space]
+            if writes:
+                memory.write(low, high, modulus, (position, stream, True, residues), latest)
+            else:
                 memory.read(low, high, modulus, (position, stream, False, residues), latest)
-        if command.function is not Function.SEND:  # its target is in another core's memory
-            memory = memories[command.target.descriptor.space]
-            low, high, residues, modulus = ranges.of(command.target)
-            memory.write(low, high, modulus, (position, stream, True, residues), latest)
         result.append(latest)
     return result
 
@@ -124,31 +129,45 @@ class _Relations(dict[int, int]):
         return found
 
 
-class _Ranges:
-    """The bytes that views touch: a bounding range, and numbered residues, so that two are compared only once."""
+class Accesses:
+    """The bytes that commands touch, found once for each command.
+
+    A view touches a bounding range, and numbered residues, so that two are compared only once.
+    """
 
     def __init__(self) -> None:
+        self._known: dict[int, tuple[Command, tuple[_Range, ...]]] = {}
         self._shapes: dict[int, tuple[Descriptor, int, int, tuple[_Residue, ...], int, dict[int, int]]] = {}
         self._numbers: dict[tuple[_Residue, ...], int] = {(): 0}
         self._residues: list[tuple[_Residue, ...]] = [()]
         self.relations = [_Relations(0, self._residues)]
 
-    def of(self, operand: Operand) -> tuple[int, int, int, int]:
-        """Return first byte, one past the last, number of the residues, and their largest modulus."""
+    def of(self, command: Command) -> tuple[_Range, ...]:
+        """Return what a command reads, and then what it writes."""
+        found = self._known.get(id(command))
+        if found is None:
+            ranges = [self._range(operand, writes=False) for operand in command.sources]
+            if command.function is not Function.SEND:  # its target is in another core's memory
+                ranges.append(self._range(command.target, writes=True))
+            # The entry keeps the command alive, so that its id stays unique; the same holds for descriptors.
+            found = self._known[id(command)] = command, tuple(ranges)
+        return found[1]
+
+    def _range(self, operand: Operand, *, writes: bool) -> _Range:
         descriptor, address = operand.descriptor, operand.address
         shape = self._shapes.get(id(descriptor))
         if shape is None:
             found = _residues(descriptor)
             largest = max((modulus for modulus, _, _ in found), default=0)
-            # The entry keeps the descriptor alive, so that its id stays unique.
             shape = self._shapes[id(descriptor)] = (descriptor, *descriptor.extent, found, largest, {})
         _, low, high, residues, largest, numbers = shape
-        if not residues:
-            return address + low, address + high, 0, 0
-        number = numbers.get(address % largest)  # the other moduli divide the largest one
-        if number is None:
-            number = numbers[address % largest] = self._number(residues, address)
-        return address + low, address + high, number, largest
+        number = 0
+        if residues:
+            place = address % largest  # the other moduli divide the largest one
+            if place not in numbers:
+                numbers[place] = self._number(residues, address)
+            number = numbers[place]
+        return descriptor.space, writes, address + low, address + high, number, largest
 
     def _number(self, residues: tuple[_Residue, ...], address: int) -> int:
         moved = tuple([(modulus, (address + phase) % modulus, span) for modulus, phase, span in residues])
@@ -162,8 +181,8 @@ class _Ranges:
 class _Memory:
     """One memory, divided into segments with the accesses that a later access may have to follow."""
 
-    def __init__(self, ranges: _Ranges) -> None:
-        self._relations = ranges.relations
+    def __init__(self, relations: Sequence[_Relations]) -> None:
+        self._relations = relations
         self._starts = [_BOTTOM, _TOP]
         self._states: list[_State] = [(), ()]
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.ordering.hazards import (
@@ -28,14 +28,17 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     STORE,
     STORES,
     UNITS,
+    WEIGHTS,
     Conflicts,
     latest_conflicts,
     stream_of,
 )
-from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
+_ALL = range(len((*LOADS, *STORES, *UNITS)))
+"""All streams."""
+_OF_IO_QUEUE = (LOAD, WEIGHTS, STORE)
+_NEVER_PS = 1 << 62
 _LAYERS = 32
 """How many layers `overlap_units` distinguishes; those with the same number modulo this one also keep their order."""
 
@@ -63,17 +66,19 @@ def fill_gaps(
     first of the program runs first, or with `urgent_first` the one that the longest work waits for.
     """
     streams = [stream_of(command) for command in commands]
-    behind_ps = _times_behind(streams, conflicts, durations_ps) if urgent_first else [0] * len(streams)
+    behind_ps = _times_behind(streams, conflicts, durations_ps, UNITS) if urgent_first else [0] * len(streams)
     return _Schedule(streams, conflicts, durations_ps, behind_ps).run(delay)
 
 
-def _times_behind(streams: Sequence[int], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]) -> list[int]:
+def _times_behind(
+    streams: Sequence[int], conflicts: Sequence[Conflicts], durations_ps: Sequence[int], kept: Collection[int]
+) -> list[int]:
     """Return for each command the time of the longest sequence of commands that wait for its end.
 
-    The order of computes counts; that of transfers does not, because the schedule decides it.
+    Besides conflicts the order of the streams in `kept` counts; that of others does not, because a schedule decides it.
     """
     behind_ps = [0] * len(streams)
-    next_ps = dict.fromkeys(UNITS, 0)
+    next_ps = dict.fromkeys(kept, 0)
     for position in reversed(range(len(streams))):
         stream = streams[position]
         if stream in next_ps:
@@ -85,6 +90,54 @@ def _times_behind(streams: Sequence[int], conflicts: Sequence[Conflicts], durati
             if before >= 0 and behind_ps[before] < from_start_ps:
                 behind_ps[before] = from_start_ps
     return behind_ps
+
+
+def least_end_ps(commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]) -> int:
+    """Return a time before which no order of the commands ends that keeps conflicts and streams.
+
+    It is that of the longest sequence of commands that wait for each other, or what the IO queue would take if it could
+    interrupt its transfers: of those whose turn it is, it would move the one that the longest sequence waits for.
+    """
+    streams = [stream_of(command) for command in commands]
+    behind_ps = _times_behind(streams, conflicts, durations_ps, _ALL)
+    ends_ps: list[int] = []
+    free_ps = [0] * len(_ALL)
+    transfers: list[tuple[int, int, int]] = []
+    least_ps = 0
+    for stream, found, duration_ps, after_ps in zip(streams, conflicts, durations_ps, behind_ps, strict=True):
+        start_ps = free_ps[stream]
+        for before in found:
+            if before >= 0 and ends_ps[before] > start_ps:
+                start_ps = ends_ps[before]
+        if stream in _OF_IO_QUEUE:
+            transfers.append((start_ps, duration_ps, after_ps))
+        free_ps[stream] = end_ps = start_ps + duration_ps
+        ends_ps.append(end_ps)
+        if end_ps + after_ps > least_ps:
+            least_ps = end_ps + after_ps
+    return max(least_ps, _interrupted_end_ps(transfers))
+
+
+def _interrupted_end_ps(transfers: Sequence[tuple[int, int, int]]) -> int:
+    """Return when all is done if one queue moves transfers, and may interrupt one for another.
+
+    They are given by the earliest start, the duration, and the time that must pass after the end.
+    """
+    waiting: list[tuple[int, int]] = []
+    now_ps = done_ps = 0
+    for start_ps, duration_ps, after_ps in (*sorted(transfers), (_NEVER_PS, 0, 0)):
+        while waiting and now_ps < start_ps:
+            negated_ps, left_ps = waiting[0]
+            if left_ps <= start_ps - now_ps:
+                now_ps += left_ps
+                done_ps = max(done_ps, now_ps - negated_ps)
+                heappop(waiting)
+            else:
+                waiting[0] = negated_ps, left_ps - (start_ps - now_ps)
+                now_ps = start_ps
+        now_ps = max(now_ps, start_ps)
+        heappush(waiting, (-after_ps, duration_ps))
+    return done_ps
 
 
 class _Schedule:
@@ -169,15 +222,6 @@ class _Schedule:
         self._starts.append((start, position))
         self._ends[position] = end = start + self._durations[position]
         return end
-
-
-def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command]:
-    """Return the commands with those of the VFU in its queue; requires a machine where it has one."""
-    return [replace(each, own_queue=True) if _is_of_vfu(each, machine) else each for each in commands]
-
-
-def _is_of_vfu(command: Command, machine: Machine) -> bool:
-    return command.function.is_vector and not runs_on_mfu(machine.mfu, command.function)
 
 
 def overlap_units(

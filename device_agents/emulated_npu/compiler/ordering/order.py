@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
+from device_agents.emulated_npu.compiler.ordering.cache_ahead import (
+    bring_weights_ahead,
+    has_faster_cache,
+    least_load_ps,
+)
 from device_agents.emulated_npu.compiler.ordering.hazards import (
     LOADS,
     ONE_BUFFER,
     SEPARATE,
     STORES,
     UNITS,
+    Accesses,
     Conflicts,
     dependencies,
     in_order,
     latest_of,
     stream_of,
 )
-from device_agents.emulated_npu.compiler.ordering.list_schedules import Filled, fill_gaps, in_own_queues, overlap_units
+from device_agents.emulated_npu.compiler.ordering.list_schedules import Filled, fill_gaps, least_end_ps, overlap_units
 from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
-from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
+from device_agents.emulated_npu.compiler.ordering.weight_places import SpreadWeights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Queue, Space
 
@@ -55,14 +62,64 @@ _GAPS_OF_SHARED = _GAPS[:-1]
 class Ordered(NamedTuple):
     """The items of a core, and their time by the formula of S2.6, in picoseconds.
 
-    `conflicts` are those of the commands in the order of the items. `alike` are other items of a short program that
-    take about as long by the formula, which knows nothing of the time of instructions.
+    `conflicts` are those of the commands in the order of the items. `alike` are other items of a short program, with
+    their times, that take about as long by the formula, which knows nothing of the time of instructions.
     """
 
     predicted_ps: int
     items: list[Item]
     conflicts: Sequence[Conflicts] = ()
-    alike: Sequence[list[Item]] = ()
+    alike: Sequence[tuple[int, list[Item]]] = ()
+
+
+class KnownCommands:
+    """What was found about commands on a machine: the ways to run a network that are compared share most of them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.durations_ps: dict[int, tuple[Command, int]] = {}
+        """By identity, as in `formula`."""
+        self.memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
+        self._accesses, self._own = Accesses(), dict[int, tuple[Command, Command]]()
+        self._places = None if machine.shared_buffer else SpreadWeights(machine.sb_bytes)
+        self._last: tuple[Sequence[Command], Sequence[Command], Sequence[Conflicts]] = (), (), ()
+
+    def spread(self, commands: Sequence[Command]) -> tuple[Sequence[Command], Sequence[Conflicts]]:
+        """Return the commands with addresses in SB that let weights arrive early, and their conflicts."""
+        if self._last[0] is not commands:
+            moved = self._places.commands(commands) if self._places else commands
+            self._last = commands, moved, dependencies(moved, self.memory_of, self._accesses)
+        return self._last[1:]
+
+    def in_own_queues(self, commands: Sequence[Command], chosen: Callable[[Command], bool]) -> list[Command]:
+        """Return the commands with the chosen ones in the queue of their own."""
+        found = []
+        for command in commands:
+            if chosen(command):
+                if id(command) not in self._own:
+                    self._own[id(command)] = command, replace(command, own_queue=True)
+                command = self._own[id(command)][1]
+            found.append(command)
+        return found
+
+
+def least_time_ps(
+    commands: Sequence[Command],
+    machine: Machine,
+    options: Options,
+    cached: Sequence[CachedValue] | None,
+    known: KnownCommands,
+) -> int:
+    """Return a time by the formula below which `order` finds no order of the same commands; 0 where none is known."""
+    apart = machine.vfu_queue_depth or (cached is not None and machine.llc_queue_depth)
+    if apart or machine.io_outstanding > 1 or options.fences or not options.reorder:
+        return 0
+    spread, conflicts = known.spread(commands)
+    clock = _Clock(machine, known)
+    durations_ps = clock.durations_ps(spread)
+    if cached is not None and options.cached_weights and has_faster_cache(machine):
+        pairs = zip(spread, durations_ps, strict=True)
+        durations_ps = [min(duration_ps, least_load_ps(command, clock.costs)) for command, duration_ps in pairs]
+    return least_end_ps(spread, conflicts, durations_ps)
 
 
 def order(
@@ -71,6 +128,7 @@ def order(
     options: Options,
     cached: Sequence[CachedValue] | None = None,
     shared: Container[int] = (),
+    known: KnownCommands | None = None,
 ) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
@@ -82,8 +140,8 @@ def order(
     uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
     the layers whose transfers the memories delay for other cores.
     """
-    clock = _Clock(machine)
-    own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
+    clock = _Clock(machine, known or KnownCommands(machine))
+    own = clock.known.in_own_queues(commands, partial(_is_of_vfu, machine)) if machine.vfu_queue_depth else commands
     if options.fences:
         return _fenced(own, clock, hoist=options.reorder)
     if not options.reorder:
@@ -94,7 +152,7 @@ def order(
         if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
-        apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
+        apart = clock.known.in_own_queues(chosen, _is_of_cache)
         beside = _early_or_by_time(apart, clock, shared)
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
@@ -104,8 +162,8 @@ def order(
         if ahead is not None and ahead[0] <= _WORTH_BY_TIME:
             through = clock.ordered(synchronise(ahead[1], clock.memory_of))
             best = through if through.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
-    alike = [each.items for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
-    return best._replace(alike=[items for items in alike if items is not best.items])
+    alike = [each[:2] for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
+    return best._replace(alike=[each for each in alike if each[1] is not best.items])
 
 
 def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
@@ -141,15 +199,14 @@ def _overlapping(own: Sequence[Command], durations_ps: Sequence[int], memory_of:
 class _Clock:
     """Predicts times of commands and items on a machine; each command is costed once."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine, self.costs = machine, costs_of(machine)
-        self.memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
-        self._durations: dict[int, tuple[Command, int]] = {}
+    def __init__(self, machine: Machine, known: KnownCommands) -> None:
+        self.machine, self.costs, self.known = machine, costs_of(machine), known
+        self.memory_of = known.memory_of
         self.short: list[Ordered] = []
 
     def ordered(self, items: list[Item]) -> Ordered:
         """Return items with their predicted time; `short` keeps those of short programs."""
-        found = Ordered(predicted_time_ps(items, self.machine, self.costs, self._durations), items)
+        found = Ordered(predicted_time_ps(items, self.machine, self.costs, self.known.durations_ps), items)
         if len(items) <= _SHORT_ITEMS:
             self.short.append(found)
         return found
@@ -160,18 +217,19 @@ class _Clock:
         ordered = self.ordered(synchronised([commands[position] for position in order], found))
         return ordered._replace(conflicts=found)
 
-    def spread(self, commands: Sequence[Command]) -> tuple[Sequence[Command], Sequence[Conflicts]]:
-        """Return the commands with addresses in SB that let weights arrive early, and their conflicts."""
-        moved = commands if self.machine.shared_buffer else spread_weights(commands, self.machine.sb_bytes)
-        return moved, dependencies(moved, self.memory_of)
-
     def durations_ps(self, commands: Sequence[Command]) -> list[int]:
         """Return the times of commands."""
-        known = (self._durations.get(id(command)) for command in commands)
-        return [
-            self.costs.duration_ps(command) if found is None else found[1]
-            for command, found in zip(commands, known, strict=True)
-        ]
+        durations, found = self.known.durations_ps, []
+        for command in commands:
+            known = durations.get(id(command))
+            if known is None:
+                known = durations[id(command)] = command, self.costs.duration_ps(command)
+            found.append(known[1])
+        return found
+
+
+def _is_of_vfu(machine: Machine, command: Command) -> bool:
+    return command.function.is_vector and not runs_on_mfu(machine.mfu, command.function)
 
 
 def _is_of_cache(command: Command) -> bool:
@@ -187,9 +245,12 @@ def _early_or_by_time(commands: Sequence[Command], clock: _Clock, shared: Contai
 
     Weights have addresses in SB that let them arrive early.
     """
-    spread, conflicts = clock.spread(commands)
-    early = clock.in_order(spread, conflicts, hoisted(spread, conflicts, window=_HOIST_WINDOW))
-    by_time = clock.in_order(spread, conflicts, _by_time(spread, conflicts, clock, shared))
+    spread, conflicts = clock.known.spread(commands)
+    hoisting = hoisted(spread, conflicts, window=_HOIST_WINDOW)
+    early, timing = clock.in_order(spread, conflicts, hoisting), _by_time(spread, conflicts, clock, shared)
+    if timing == hoisting:
+        return early
+    by_time = clock.in_order(spread, conflicts, timing)
     return by_time if by_time.predicted_ps <= _WORTH_BY_TIME * early.predicted_ps else early
 
 

@@ -2,7 +2,7 @@
 
 The planner lays out SB for two neighbouring chains, so that a block, what one load writes, often goes where the one
 before it is still in use. In the order of the program few blocks live at the same time, so that most of SB is free. A
-block may not arrive before the last command has read what it replaces: `spread_weights` assigns it the least recently
+block may not arrive before the last command has read what it replaces: `SpreadWeights` assigns it the least recently
 used part of SB, which lets it arrive first.
 
 If SB has room for the weights of a core beside what else it holds, `keep_weights` gives them addresses of their own,
@@ -12,11 +12,11 @@ size come first, as long as there is room.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from device_agents.emulated_npu.arithmetic import ALIGNMENT_BYTES, aligned
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, plain_bytes
@@ -25,31 +25,75 @@ _NEVER = -1
 _OPERANDS = ("first", "second", "third", "fourth")
 
 
-def spread_weights(commands: Sequence[Command], sb_bytes: int) -> list[Command]:
-    """Return the commands with other addresses in SB, of which they use `sb_bytes`.
+class SpreadWeights:
+    """Gives weights other addresses in `sb_bytes` of SB.
 
-    Requires: commands whose results are correct if each ends before the next begins.
-    Ensures: the same results. Bytes of SB that are read but never loaded stay where they are, and so does everything if
-    a command reads bytes of several loads, or some that a load wrote only in part.
+    Other ways to run a network share most commands, so that what each one accesses is found once.
     """
-    found = _blocks(commands)
-    if found is None:
-        return list(commands)
-    blocks, kept_from = found
-    if any(block.stop > kept_from for block in blocks):
-        return list(commands)
-    room = _WeightBuffer(min(sb_bytes, kept_from))
-    moved: dict[int, dict[str, Operand]] = {}
-    for together in _overlapping(blocks):
-        for block, address in zip(together, room.addresses(together), strict=True):
-            for position, name in block.uses if address != block.start else ():
-                operand: Operand = getattr(commands[position], name)
-                there = Operand(operand.descriptor, operand.address + address - block.start)
-                moved.setdefault(position, {})[name] = there
-    result = list(commands)
-    for position, operands in moved.items():
-        result[position] = replace(result[position], **operands)  # type: ignore[arg-type]
-    return result
+
+    def __init__(self, sb_bytes: int) -> None:
+        self._sb_bytes = sb_bytes
+        self._accesses: dict[int, _BufferAccesses] = {}  # these keep the command alive, so that its id stays unique
+        self._moved: dict[object, Command] = {}
+
+    def commands(self, commands: Sequence[Command]) -> list[Command]:
+        """Return the commands with other addresses in SB.
+
+        Requires: commands whose results are correct if each ends before the next begins.
+        Ensures: the same results. Bytes of SB that are read but never loaded stay where they are, and so does
+        everything if a command reads bytes of several loads, or some that a load wrote only in part.
+        """
+        found = _blocks(map(self._accesses_of, commands))
+        result = list(commands)
+        if found is None:
+            return result
+        blocks, kept_from = found
+        if any(block.stop > kept_from for block in blocks):
+            return result
+        room = _WeightBuffer(min(self._sb_bytes, kept_from))
+        shifts: dict[int, list[tuple[str, int]]] = {}
+        for together in _overlapping(blocks):
+            for block, address in zip(together, room.addresses(together), strict=True):
+                for position, name in block.uses if address != block.start else ():
+                    shifts.setdefault(position, []).append((name, address - block.start))
+        for position, shifted in shifts.items():
+            result[position] = self._shifted(result[position], shifted)
+        return result
+
+    def _accesses_of(self, command: Command) -> _BufferAccesses:
+        found = self._accesses.get(id(command))
+        if found is None:
+            found = self._accesses[id(command)] = _BufferAccesses.of(command)
+        return found
+
+    def _shifted(self, command: Command, shifts: Sequence[tuple[str, int]]) -> Command:
+        """Return a command whose operands lie so many bytes further on; `_accesses` keeps the command alive."""
+        key = id(command), tuple(shifts)
+        if key not in self._moved:
+            moved: dict[str, Operand] = {}
+            for name, shift in shifts:
+                operand: Operand = getattr(command, name)
+                moved[name] = Operand(operand.descriptor, operand.address + shift)
+            self._moved[key] = command.with_operands(moved)
+        return self._moved[key]
+
+
+class _BufferAccesses(NamedTuple):
+    """The bytes of SB that a command reads, with the names of the operands, and those that it writes."""
+
+    command: Command
+    reads: tuple[tuple[str, int, int], ...]
+    written: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, command: Command) -> _BufferAccesses:
+        reads = []
+        for name in _OPERANDS:
+            operand = getattr(command, name)
+            if operand is not None and operand.descriptor.space is Space.SB:
+                reads.append((name, *operand.span))
+        target = command.target
+        return cls(command, tuple(reads), target.span if target.descriptor.space is Space.SB else None)
 
 
 @dataclass(slots=True)
@@ -71,7 +115,7 @@ class _Block:
         return aligned(self.stop - self.start)
 
 
-def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
+def _blocks(commands: Iterable[_BufferAccesses]) -> tuple[list[_Block], int] | None:
     """Return the blocks in the order of their loads, and the first byte that is read but not loaded.
 
     None if a command reads bytes of several blocks.
@@ -79,12 +123,8 @@ def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
     blocks: list[_Block] = []
     held: HeldBytes[_Block] = HeldBytes()
     kept_from = 1 << 62
-    for position, command in enumerate(commands):
-        for name in _OPERANDS:
-            operand: Operand | None = getattr(command, name)
-            if operand is None or operand.descriptor.space is not Space.SB:
-                continue
-            start, stop = operand.span
+    for position, (_, reads, written) in enumerate(commands):
+        for name, start, stop in reads:
             touched = held.touched(start, stop)
             if not touched:
                 kept_from = min(kept_from, start)
@@ -94,10 +134,9 @@ def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
                 return None
             block.last = position
             block.uses.append((position, name))
-        if command.target.descriptor.space is Space.SB:
-            start, stop = command.target.span
-            blocks.append(_Block(start, stop, position, position, [(position, "target")]))
-            held = held.written(start, stop, blocks[-1])
+        if written is not None:
+            blocks.append(_Block(*written, position, position, [(position, "target")]))
+            held = held.written(*written, blocks[-1])
     return blocks, kept_from
 
 
@@ -324,18 +363,20 @@ class HeldBytes(Generic[T]):
 
     def written(self, start: int, stop: int, content: T) -> HeldBytes[T]:
         """Return what the memory holds after a write to the bytes [start, stop)."""
-        kept = [rest for part in self.parts for rest in _without(part, start, stop)]
-        return HeldBytes(tuple(sorted([*kept, (start, stop, content)], key=lambda part: part[0])))
+        first, last = self._between(start, stop)
+        around = self.parts[first:last]
+        before = [(low, start, held) for low, _, held in around[:1] if low < start]
+        after = [(stop, high, held) for _, high, held in around[-1:] if stop < high]
+        return HeldBytes((*self.parts[:first], *before, (start, stop, content), *after, *self.parts[last:]))
 
-    def touched(self, start: int, stop: int) -> list[tuple[int, int, T]]:
+    def touched(self, start: int, stop: int) -> tuple[tuple[int, int, T], ...]:
         """Return the parts that have a byte in [start, stop)."""
-        return [part for part in self.parts if part[0] < stop and start < part[1]]
+        first, last = self._between(start, stop)
+        return self.parts[first:last]
 
-
-def _without(part: tuple[int, int, T], start: int, stop: int) -> Iterator[tuple[int, int, T]]:
-    """Yield what is left of a part when [start, stop) is written over it."""
-    low, high, content = part
-    if low < min(high, start):
-        yield low, min(high, start), content
-    if max(low, stop) < high:
-        yield max(low, stop), high, content
+    def _between(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the place of the first part that has a byte in [start, stop), and one past the last."""
+        first = bisect_left(self.parts, (start,))
+        if first and self.parts[first - 1][1] > start:
+            first -= 1
+        return first, bisect_left(self.parts, (stop,), first)

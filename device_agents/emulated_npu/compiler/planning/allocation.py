@@ -20,12 +20,15 @@ class Lifetime:
 
 
 def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:
-    """Return addresses by name and the total bytes; the largest buffers are placed first, each as low as it fits."""
+    """Return addresses by name and the total bytes; the largest buffers are placed first, each as low as it fits.
+
+    Of buffers of one size that begin to live at the same step, the first of `items` is placed first.
+    """
     ranges: list[tuple[int, int]] = []  # of addresses, by start; buffers of one size have few between them
     taken: dict[tuple[int, int], int] = {}  # the steps in which a range holds a buffer, a bit for each
     addresses: dict[str, int] = {}
     top = 0
-    for item in sorted(items, key=lambda item: (-item.bytes, item.first, item.name)):
+    for item in sorted(items, key=lambda item: (-item.bytes, item.first)):
         steps = (2 << item.last) - (1 << item.first)
         address = 0
         for place in ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -49,9 +49,7 @@ class GraphPredictor:
         for planner in self._planners(graph)[:-1]:
             yield from decide_by_each_assumption(planner)
 
-    def others(
-        self, graph: Graph, chains: tuple[Decision, ...], tried: Set[object]
-    ) -> Iterator[tuple[object, tuple[Decision, ...]]]:
+    def others(self, graph: Graph, chains: tuple[Decision, ...], tried: set[object]) -> Iterator[tuple[Decision, ...]]:
         """Yield other chains of a graph, which differ at one place, as `other_chains` does."""
         yield from other_chains(self._planners(graph)[-1], chains, tried)
 

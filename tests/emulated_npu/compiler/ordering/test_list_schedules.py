@@ -15,7 +15,7 @@ from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead
 from device_agents.emulated_npu.compiler.ordering.hazards import dependencies, stream_of
-from device_agents.emulated_npu.compiler.ordering.list_schedules import fill_gaps
+from device_agents.emulated_npu.compiler.ordering.list_schedules import fill_gaps, least_end_ps
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import compute_values
@@ -146,9 +146,14 @@ def _weights(target: int, source: int, size: int = 16) -> Command:
 def test_dependences_and_streams_keep_their_order(
     program: list[tuple[Command, int]], delay: float, urgent_first: bool
 ) -> None:
-    """The order is a permutation in which conflicting commands, and those of each stream, stay in order."""
+    """The order is a permutation in which conflicting commands, and those of each stream, stay in order.
+
+    It does not end before the time that bounds all such orders.
+    """
     drawn, durations = [command for command, _ in program], [duration for _, duration in program]
-    order = fill_gaps(drawn, dependencies(drawn), durations, delay, urgent_first=urgent_first).order
+    filled = fill_gaps(drawn, dependencies(drawn), durations, delay, urgent_first=urgent_first)
+    assert least_end_ps(drawn, dependencies(drawn), durations) <= filled.end_ps
+    order = filled.order
     assert sorted(order) == list(range(len(drawn)))
     place = {position: index for index, position in enumerate(order)}
     assert all(place[earlier] < place[later] for earlier, later in conflicting_pairs(drawn))
@@ -187,3 +192,4 @@ def test_of_transfers_that_can_start_the_most_urgent_runs_first() -> None:
     filled = fill_gaps(program, dependencies(program), durations, 1.0, urgent_first=True)
     assert filled.order.index(4) < filled.order.index(3)
     assert filled.end_ps < fill_gaps(program, dependencies(program), durations, 1.0).end_ps
+    assert filled.end_ps == least_end_ps(program, dependencies(program), durations)

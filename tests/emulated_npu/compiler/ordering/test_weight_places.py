@@ -6,7 +6,7 @@ from command_cases import dense
 from hypothesis import given, settings, strategies as st
 
 from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, dependencies
-from device_agents.emulated_npu.compiler.ordering.weight_places import HeldBytes, spread_weights
+from device_agents.emulated_npu.compiler.ordering.weight_places import HeldBytes, SpreadWeights
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _SB_BYTES = 1024
@@ -61,7 +61,7 @@ def _programs(draw: st.DrawFn) -> list[Command]:
 @given(_programs())
 def test_every_product_reads_the_same_bytes(program: list[Command]) -> None:
     """Products read what they read before, and no block leaves SB."""
-    spread = spread_weights(program, _SB_BYTES)
+    spread = SpreadWeights(_SB_BYTES).commands(program)
     assert _read_bytes(spread) == _read_bytes(program)
     assert all(0 <= byte < _SB_BYTES for each in spread for byte in _bytes_in_sb(each.target))
 
@@ -71,7 +71,7 @@ def test_a_block_waits_for_no_product_while_there_is_room(sizes: list[int]) -> N
     """Blocks that all go through the same place need not wait for each other until SB is full."""
     program = [each for place, size in enumerate(sizes) for each in (_load(0, 1000 * place, size), _multiply(0, size))]
     loads = [2 * place for place in range(len(sizes))]
-    spread = spread_weights(program, _SB_BYTES)
+    spread = SpreadWeights(_SB_BYTES).commands(program)
     assert [dependencies(program)[place][COMPUTE] for place in loads[1:]] == [place - 1 for place in loads[1:]]
     assert [dependencies(spread)[place][COMPUTE] for place in loads[:4]] == [-1] * 4
 
@@ -79,7 +79,7 @@ def test_a_block_waits_for_no_product_while_there_is_room(sizes: list[int]) -> N
 def test_bytes_that_no_command_loads_stay() -> None:
     """Weights that stay in SB from input to input keep their place, and no block goes there."""
     program = [_load(0, 0, 128), _multiply(0, 128), _multiply(256, 64), _load(64, 128, 128), _multiply(64, 128)]
-    spread = spread_weights(program, _SB_BYTES)
+    spread = SpreadWeights(_SB_BYTES).commands(program)
     assert spread[2] == program[2]
     assert all(each.target.span[1] <= 256 for each in spread if each.function is Function.LOAD)
 
@@ -87,7 +87,7 @@ def test_bytes_that_no_command_loads_stay() -> None:
 def test_nothing_moves_if_a_product_reads_two_blocks() -> None:
     """Blocks that are read together keep their addresses, because they must lie side by side."""
     program = [_load(64, 0, 64), _load(128, 64, 64), _multiply(64, 128), _load(64, 128, 64), _multiply(64, 64)]
-    assert spread_weights(program, _SB_BYTES) == program
+    assert SpreadWeights(_SB_BYTES).commands(program) == program
 
 
 _SIZE = 24

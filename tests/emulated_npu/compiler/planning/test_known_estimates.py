@@ -1,6 +1,7 @@
 """What a process keeps of the networks that it has compiled."""
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +16,11 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.search import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes
-from device_agents.emulated_npu.compiler.planning.search.choices import ChainEstimate
 from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.compiler.stages import compile_model
-from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, EmulatorError
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Queue
@@ -83,13 +84,38 @@ def test_numbers_of_functions_do_not_matter() -> None:
     assert counts[0] == counts[1] > 0
 
 
+@given(st.lists(st.integers(0, 24).map(lambda size: 256 * size), min_size=2, max_size=6))
+@settings(max_examples=15)
+def test_halo_buffers_share_only_what_they_have_in_common(sizes: list[int]) -> None:
+    """Each size of the halo buffer has the same chains, and ways to run them, alone and after other sizes."""
+    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
+    network = network_of(nodes, {"t0": values((1, 8, 24, 24))}, {"w": values((8, 8, 3, 3))}, ["t4"])
+    machine = replace(small_machine(), nb_bytes=24 << 10, halo_bytes=6 << 10)
+    graph = compile_model(network.model, machine, Options(conv_algorithm="direct")).graph
+
+    def found(planner: Planner, size: int) -> object:
+        with contextlib.suppress(DoesNotFit):
+            within = planner.within(size)
+            outline = within.outline()
+            return outline, [within.decide(start, end) for start, end in itertools.pairwise(outline.ends)]
+        return None
+
+    def planner() -> Planner:
+        known_estimates.known_estimates.cache_clear()
+        return Planner(graph, machine, Options(), placeholders(graph, machine, choose_spaces(graph, machine)))
+
+    together = planner()
+    in_turn = [found(together, size) for size in sizes]
+    assert in_turn == [found(planner(), size) for size in sizes]
+
+
 def test_numbers_do_not_come_again() -> None:
     """Where all numbers are forgotten, new ones differ from them, and the same key has the same one again."""
     known, most = KnownEstimates(), 2 * known_estimates.MOST_KEYS
     assert len({known.number(key) for key in range(most)}) == most
     assert known.number(0) == KnownEstimates().number(0)
-    first = known.estimates("chain", lambda: ())
-    assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
+    first = known.rows("chain", lambda: ())
+    assert known.rows("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
 
 
 def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +123,12 @@ def test_estimates_of_other_processes_do_not_exceed_the_most(monkeypatch: pytest
     monkeypatch.setattr(known_estimates, "MOST_KEYS", 4)
     other, own = KnownEstimates(), KnownEstimates()
     for key in range(4):
-        other.estimates(key, lambda: (ChainEstimate(1, 2, 3, 4, 5),))
+        other.rows(key, lambda: ((1, 2, 3),))
     for key in ("own", 0):
-        own.estimates(key, lambda: ())
-    own.add_json(other.as_json(0))
-    assert len(own) == 4 and own.estimates(0, pytest.fail) == ()
-    assert own.estimates(1, pytest.fail) == (ChainEstimate(1, 2, 3, 4, 5),)
+        own.rows(key, lambda: ())
+    own.add_json(other.new_json())
+    assert len(own) == 4 and own.rows(0, pytest.fail) == ()
+    assert own.rows(1, pytest.fail) == ((1, 2, 3),)
 
 
 @pytest.mark.parametrize(("kernel", "pooled", "tile"), [(2, False, (12, 12)), (3, True, None)])
@@ -118,5 +144,5 @@ def test_tiles_have_their_own_times(kernel: int, *, pooled: bool, tile: tuple[in
     for (plan,) in [choice.chains for choice in (decision.chosen, *decision.others)]:
         commands = ChainWriter(plan, graph.values, npu, externals).commands()
         computing_ps = sum(costs_of(npu).duration_ps(each) for each in commands if each.queue is Queue.CP)
-        assert ChainTimes(graph.values, npu, externals).timed(plan).times.cp_ps == computing_ps
+        assert ChainTimes(graph.values, npu, externals, KnownEstimates()).timed(plan).times.cp_ps == computing_ps
     assert any(plan.passes > 1 for choice in (decision.chosen, *decision.others) for plan in choice.chains)

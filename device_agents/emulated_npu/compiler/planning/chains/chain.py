@@ -42,6 +42,34 @@ class MemoryBudget:
     halo_bytes: int
     reserved_bytes: int = 0
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether the size of the halo buffer is fixed."""
+        return self.reserved_bytes == self.halo_bytes
+
+
+@dataclass
+class HaloRange:
+    """The sizes of the reserved halo buffer, from `low` to `high`, with which all drafts of a search fit, or do not."""
+
+    low: int = 0
+    high: int = 1 << 62
+
+    def __contains__(self, halo_bytes: int) -> bool:
+        return self.low <= halo_bytes <= self.high
+
+    def note(self, draft: ChainDraft, budget: MemoryBudget) -> None:
+        """Leave out the sizes with which a draft does not fit as in this budget, or fits."""
+        most = budget.nb_bytes - draft.nb_bytes
+        if draft.halo_bytes > budget.halo_bytes:
+            self.high = min(self.high, draft.halo_bytes - 1)
+            return
+        self.low = max(self.low, draft.halo_bytes)
+        if max(draft.halo_bytes, budget.reserved_bytes) > most:
+            self.low = max(self.low, most + 1)
+        else:
+            self.high = min(self.high, most)
+
 
 @dataclass(frozen=True)
 class BufferCounts:

@@ -94,10 +94,14 @@ def tile_counts(layer: HardwareLayer, cuts: Sequence[Cut]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers to run as one chain; `stored` are the values that they store off chip."""
+    """Layers to run as one chain; `stored` are the values that they store off chip.
+
+    Chains of all networks with the same `number` take the same time; None where it is not known.
+    """
 
     layers: tuple[HardwareLayer, ...]
     stored: frozenset[str]
+    number: int | None = None
 
     @functools.cached_property
     def key(self) -> object:

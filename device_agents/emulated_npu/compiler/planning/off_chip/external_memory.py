@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 
 from device_agents.emulated_npu.arithmetic import aligned
@@ -249,7 +250,7 @@ def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mappin
     """Return addresses from `top` on, those of each core after those of the cores before it, and their end."""
     found: dict[str, int] = {}
     for own in lives:
-        addresses, size = allocate(own)
+        addresses, size = allocate(sorted(own, key=attrgetter("name")))
         found.update((name, top + address) for name, address in addresses.items())
         top += size
     return found, top

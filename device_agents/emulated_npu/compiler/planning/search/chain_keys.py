@@ -12,7 +12,6 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
-from device_agents.emulated_npu.unit_commands import Function
 from device_agents.emulated_npu.unit_settings import UNQUANTISED, Settings
 
 
@@ -63,13 +62,9 @@ class ChainKeys:
         return tuple(parts)
 
     def exact(self, start: int, end: int) -> object:
-        """Return a key that also has where parts of values lie, and the order of names, which decides addresses."""
-        layers = self._graph.layers[start:end]
-        views = [view for layer in layers for view in (*layer.reads, layer.output)]
-        names = [f"{name}#" for name in dict.fromkeys(view.value for view in views)]
-        names += [f"{layer.index}/" for layer in layers if layer.function is Function.DEPTHWISE]
-        order = sorted(range(len(names)), key=names.__getitem__)
-        return self.key(start, end), tuple([view.start for view in views]), tuple(order)
+        """Return a key that also has where parts of values lie."""
+        views = (view for layer in self._graph.layers[start:end] for view in (*layer.reads, layer.output))
+        return self.key(start, end), tuple([view.start for view in views])
 
 
 def _places(name: str, graph: Graph, externals: Externals) -> object:

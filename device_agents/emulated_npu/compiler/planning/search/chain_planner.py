@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -12,7 +13,7 @@ from device_agents.emulated_npu.arithmetic import aligned_down
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, HaloRange, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain
@@ -25,7 +26,7 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     ChainEstimate,
     Choice,
 )
-from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import Rows, known_estimates
 from device_agents.emulated_npu.compiler.planning.search.possible_chains import PossibleChains
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -86,15 +87,15 @@ class Planner:
     def __init__(self, graph: Graph, machine: Machine, options: Options, externals: Externals) -> None:
         self.graph, self.options, self._machine, self._budgets = graph, options, machine, _budgets_of(machine)
         self._chains = PossibleChains(graph, machine)
-        self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._shared = known_estimates()
+        self._search = ChainSearch(with_parts(graph.values), machine, options, externals, self._shared)
         self._context = self._shared.number((machine, options))
         self._keys = ChainKeys(graph, externals, self._chains, self._shared.number)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
-        self._candidates: dict[tuple[int, int, tuple[MemoryBudget, ...]], list[ChainCandidate]] = {}
+        self._candidates: dict[tuple[int, int, bool], list[tuple[HaloRange, list[ChainCandidate]]]] = {}
 
     def within(self, halo_bytes: int) -> Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
@@ -161,16 +162,25 @@ class Planner:
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
-        key = start, end, self._budgets
-        if key not in self._candidates:
-            self._candidates[key] = self._all_candidates(self._chains.chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
-        candidates = (each for each in self._candidates[key] if assumption.trusting or not each.doubtful)
+        found = self._candidates_of(start, end)
+        candidates = (each for each in found if assumption.trusting or not each.doubtful)
         choices = sorted((each.chosen(assumption) for each in candidates), key=lambda choice: choice.cost_ps)
         close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else _SAME
         chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
+
+    def _candidates_of(self, start: int, end: int) -> list[ChainCandidate]:
+        """Return all ways to run layers [start, end) as one chain; halo buffers of about one size share them."""
+        halo_bytes, is_reserved = self._budgets[0].reserved_bytes, self._budgets[0].is_reserved
+        known = self._candidates.setdefault((start, end, is_reserved), [])
+        for same_for, found in known:
+            if halo_bytes in same_for or not is_reserved:
+                return found
+        same_for = self._search.begin()
+        known.append((same_for, self._all_candidates(self._numbered(start, end))))
+        return known[-1][1]
 
     def _all_candidates(self, chain: Chain) -> list[ChainCandidate]:
         """Return all ways to run a chain; raises DoesNotFit if there is none."""
@@ -243,12 +253,10 @@ class Planner:
             wider = self._wider[key]
             if all(one.fits(self._budgets[0].reserved_bytes) for one in wider):
                 return wider
-        exact = self._keys.exact(start, end), start == 0, end == len(self.graph.layers)
         found = []
         for budget in self._budgets:
-            search = functools.partial(self._searched, budget, start, end)
-            if known := self._shared.estimates((self._context, exact, budget), search):
-                found.append(known)
+            if known := self._known_rows(budget, start, end):
+                found.append([ChainEstimate(*row) for row in known])
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
@@ -259,12 +267,33 @@ class Planner:
             )
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
-    def _searched(self, budget: MemoryBudget, start: int, end: int) -> tuple[ChainEstimate, ...]:
-        """Return the estimates of layers [start, end) within a budget; none if they do not fit."""
-        try:
-            return self._search.estimates(self._chains.chain(start, end), budget, self._assumptions(start, end))
-        except (DoesNotFit, NotTileable):
-            return ()
+    def _known_rows(self, budget: MemoryBudget, start: int, end: int) -> Rows:
+        """Return the estimates of layers [start, end) that this process knows, or else finds.
+
+        Reserved halo buffers of about one size share them.
+        """
+        exact = self._keys.exact(start, end), start == 0, end == len(self.graph.layers)
+        key = self._context, exact, budget.nb_bytes, budget.sb_bytes, budget.is_reserved
+        for turn in itertools.count():
+            same_for, *found = self._shared.rows((key, turn), functools.partial(self._searched, budget, start, end))
+            if budget.reserved_bytes in HaloRange(*same_for) or not budget.is_reserved:
+                break
+        return tuple(found)
+
+    def _searched(self, budget: MemoryBudget, start: int, end: int) -> Rows:
+        """Return the sizes of the halo buffer that have the same estimates of layers [start, end), and these.
+
+        There are none if the layers do not fit.
+        """
+        same_for, found = self._search.begin(), tuple[ChainEstimate, ...]()
+        with contextlib.suppress(DoesNotFit, NotTileable):
+            found = self._search.estimates(self._numbered(start, end), budget, self._assumptions(start, end))
+        return (same_for.low, same_for.high), *found
+
+    def _numbered(self, start: int, end: int) -> Chain:
+        """Return the chain of layers [start, end) with its number."""
+        number = self._shared.number((self._context, self._keys.exact(start, end)))
+        return replace(self._chains.chain(start, end), number=number)
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chains.chain import MemoryBudget, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain import HaloRange, MemoryBudget, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     packed_bytes,
@@ -29,6 +29,7 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
 )
 from device_agents.emulated_npu.compiler.planning.search.cut_search import CutSearch
 from device_agents.emulated_npu.compiler.planning.search.effort import THOROUGH, effort_of
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -36,9 +37,21 @@ from device_agents.emulated_npu.machine import Machine
 class ChainSearch:
     """Searches for plans of chains on a machine."""
 
-    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        machine: Machine,
+        options: Options,
+        externals: Externals,
+        known: KnownEstimates,
+    ) -> None:
         self._values, self._machine, self._options = values, machine, options
-        self._cuts = CutSearch(values, machine, options, externals)
+        self._cuts = CutSearch(values, machine, options, externals, known)
+
+    def begin(self) -> HaloRange:
+        """Begin a search; return the sizes of the halo buffer that have its result, complete when it has ended."""
+        self._cuts.same_for = HaloRange()
+        return self._cuts.same_for
 
     def estimates(
         self, chain: Chain, budget: MemoryBudget, assumptions: Sequence[Assumption]
@@ -105,7 +118,7 @@ class ChainSearch:
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, budget: MemoryBudget) -> list[TimedPlan]:
         """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
-        alone, effort = replace(chain, layers=(part,)), effort_of(chain)
+        alone, effort = replace(chain, layers=(part,), number=None), effort_of(chain)
         plans = self._cuts.coarsest(alone, budget, effort)
         with contextlib.suppress(DoesNotFit, NotTileable):
             plans = self._cuts.coarsest(alone, replace(budget, nb_bytes=budget.nb_bytes // 2), effort) + plans

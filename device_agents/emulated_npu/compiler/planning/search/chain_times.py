@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
 from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
@@ -24,8 +25,7 @@ _Times = dict[Queue, int]
 _NO_TIMES = dict.fromkeys(Queue, 0)
 
 
-@dataclass(frozen=True)
-class QueueTimes:
+class QueueTimes(NamedTuple):
     """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
 
     The second pass begins `late_ps` after the first one ends: its loads follow those that the first one still needs.
@@ -89,18 +89,30 @@ def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
 class ChainTimes:
     """Predicts the times of chains on a machine."""
 
-    def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
-        self._values, self._machine, self._externals = values, machine, externals
+    def __init__(
+        self, values: Mapping[str, Value], machine: Machine, externals: Externals, known: KnownEstimates
+    ) -> None:
+        self._values, self._machine, self._externals, self._shared = values, machine, externals, known
+        self._numbers: dict[int, object] = {}
         self._costs = costs_of(machine)
         self._computing: dict[object, tuple[_Times, int]] = {}
         self._moving: dict[object, _Times] = {}
         self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
-        """Return a plan with its predicted times, which are computed once for each plan."""
+        """Return a plan with its predicted times, which are computed once for each plan, or for equal ones."""
         if id(plan) not in self._known:
-            self._known[id(plan)] = TimedPlan(plan, self._queue_times(plan))
+            number = self._numbers.get(id(plan))
+            if number is None:
+                times = self._queue_times(plan)
+            else:
+                times = QueueTimes(*self._shared.rows(number, lambda: (self._queue_times(plan),))[0])
+            self._known[id(plan)] = TimedPlan(plan, times)
         return self._known[id(plan)]
+
+    def number(self, plan: ChainPlan, number: object) -> None:
+        """Note a key that plans of other networks have, too, if they take the same time."""
+        self._numbers.setdefault(id(plan), number)
 
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, MemoryBudget
 from device_agents.emulated_npu.compiler.planning.search.chain_times import QueueTimes, TimedPlan, in_sequence
@@ -99,8 +100,7 @@ class Choice:
         return any(chain.overlaps for chain in self.chains)
 
 
-@dataclass(frozen=True)
-class ChainEstimate:
+class ChainEstimate(NamedTuple):
     """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their budget."""
 
     predicted_ps: int

@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
     BufferCounts,
     ChainDraft,
     ChainPlan,
+    HaloRange,
     MemoryBudget,
     countless,
     draft_chain,
@@ -27,6 +28,7 @@ from device_agents.emulated_npu.compiler.planning.search.chain_times import Chai
 from device_agents.emulated_npu.compiler.planning.search.choices import computes_halo_again
 from device_agents.emulated_npu.compiler.planning.search.cuts import CutCandidates, Cuts, first_guess, first_that_fits
 from device_agents.emulated_npu.compiler.planning.search.effort import Effort, is_searched
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -53,9 +55,18 @@ _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 class CutSearch:
     """Searches for plans of chains on a machine, each cut in one way."""
 
-    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        machine: Machine,
+        options: Options,
+        externals: Externals,
+        known: KnownEstimates,
+    ) -> None:
         self._values, self._machine, self._options = values, machine, options
-        self._times = ChainTimes(values, machine, externals)
+        self._times = ChainTimes(values, machine, externals, known)
+        self.same_for = HaloRange()
+        """The sizes of the halo buffer for which what was searched since this was set has the same result."""
         self._drafts: dict[object, ChainDraft] = {}
         self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
@@ -230,11 +241,15 @@ class CutSearch:
         key = chain.key, cuts, buffer_counts
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, buffer_counts)
+        self.same_for.note(self._drafts[key], budget)
         self._drafts[key].check(budget)
         known = self._plans.setdefault(key, {})
         if budget.sb_bytes not in known:
             same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= budget.sb_bytes)
-            known[budget.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, budget.sb_bytes)
+            plan = next(same, None) or self._drafts[key].with_weights(self._machine, budget.sb_bytes)
+            known[budget.sb_bytes] = plan
+            if chain.number is not None:
+                self._times.number(plan, (chain.number, cuts, buffer_counts, budget.sb_bytes))
         return known[budget.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -100,14 +100,12 @@ class _Change(NamedTuple):
         return self.ends, None if self.decision is None else self.decision.chosen.key
 
 
-def other_chains(
-    planner: Planner, decisions: Sequence[Decision], tried: Set[object]
-) -> Iterator[tuple[object, tuple[Decision, ...]]]:
+def other_chains(planner: Planner, decisions: Sequence[Decision], tried: set[object]) -> Iterator[tuple[Decision, ...]]:
     """Yield chains of a graph in which one runs in another way, joins the next, ends elsewhere, or is cut in two.
 
-    Each comes with the key of its change. Changes of ends and of ways take turns, because ways are many and much alike;
-    of each kind, those that are estimated to gain most come first. They have the halo buffer of these chains. Changes
-    that were `tried`, or are estimated to take far longer, are left out, and all if the options fix chains.
+    Changes of ends and of ways take turns, because ways are many and much alike; of each kind, those that are estimated
+    to gain most come first. They have the halo buffer of these chains. Changes that were `tried`, to which these are
+    added, or are estimated to take far longer, are left out, and all if the options fix chains.
     """
     options = planner.options
     if len(planner.graph.layers) == 1 or options.chains != "auto" or options.single_layers:
@@ -122,7 +120,8 @@ def other_chains(
     for change in filter(None, in_turn):
         with contextlib.suppress(DoesNotFit):
             new = (change.decision,) if change.decision is not None else _decisions(within, change.ends)
-            yield change.key, (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
+            tried.add(change.key)
+            yield (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
 
 
 def _other_ways(decisions: Sequence[Decision]) -> Iterator[_Change]:
