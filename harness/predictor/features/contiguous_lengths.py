@@ -60,8 +60,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
-    if normalised := normalised_rows(operator):
-        return normalised[1]
+    if normalised := normalised_rows(operator):  # a Softmax begins each row again once it knows the sum
+        return -(-normalised[1] // 2) if "Softmax" in operator.op else normalised[1]
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op == "Expand":
@@ -94,10 +94,14 @@ def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
     shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
     rank = max(map(len, shapes), default=0)
     whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    maps = (tensor for tensor in tensors if tensor.dtype in BYTES and not tensor.constant)
-    if rank != _MAP_AXES or not any(tensor.shape and len(tensor.shape) == rank for tensor in maps):
+    if rank != _MAP_AXES or not _has_byte_maps(tensors):
         return whole
     return [(shape[0], *shape[2:], shape[1]) for shape in whole]
+
+
+def _has_byte_maps(tensors: Sequence[Tensor]) -> bool:
+    maps = (tensor.shape or () for tensor in tensors if tensor.dtype in BYTES and not tensor.constant)
+    return any(len(shape) == _MAP_AXES for shape in maps)
 
 
 def _transposed(operator: KeyOperator) -> tuple[Shape, Sequence[int]]:
@@ -123,6 +127,8 @@ def _along(operator: KeyOperator, layer: ParsedKey) -> int:
     axis = operator.number("axis", 0)
     parts = layer.outputs if operator.op == "Split" else operator.tensors
     shapes = [tensor.shape for tensor in parts if tensor.shape]
+    if axis == 1 and _has_byte_maps(layer.inputs):
+        return min((shape[axis] for shape in shapes), default=0)
     return min((math.prod(shape[axis:]) for shape in shapes), default=0)
 
 

@@ -88,7 +88,7 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
     if group == "view":
         return f"move/view/any/{'+'.join(own)}"
     copies = group == "copy" and len(own) == len(names)
-    typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
+    typed = "" if dtype in _ORDINARY or (group == "copy" and kind != "interpolate") else type_suffix(dtype)
     suffix = "" if copies else type_suffix(dtype)
     if group == "window":  # averages of bytes are computed an element at a time, maxima in vectors
         kind = ("average" if typed == "-int8" and "AveragePool" in own else kind) + axes_suffix(axes)
@@ -114,7 +114,8 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
-        return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"
+        moments = "sums" if "Add" in computing else "moments"
+        return "norm", "softmax" if computing & _SOFTMAX else moments if computing & _MOMENTS else "LRN"
     if computing & WINDOWED_POOLS:
         return "window", "pool"
     if found := sorted(name for name in computing if name.startswith(("Reduce", "Global", "Arg"))):

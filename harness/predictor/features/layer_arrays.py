@@ -9,8 +9,15 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.data_movement_classes import COMBINE, PICKED, SCATTERED
-from harness.predictor.features.layer_features import MULTIPLIED, LayerFeatures, code_of, multiplies_windows, unfolds
-from harness.predictor.features.offset_names import WIDEST, offset_names
+from harness.predictor.features.layer_features import (
+    MULTIPLIED,
+    WIDEST,
+    LayerFeatures,
+    code_of,
+    multiplies_windows,
+    unfolds,
+)
+from harness.predictor.features.offset_names import offset_names
 
 _PLAIN = (
     *("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm"),
