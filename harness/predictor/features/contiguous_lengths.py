@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
 from harness.predictor.features.key_parser import PICKING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.layer_features import WIDEST
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
@@ -60,8 +61,10 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
-    if normalised := normalised_rows(operator):  # a Softmax begins each row again once it knows the sum
-        return -(-normalised[1] // 2) if "Softmax" in operator.op else normalised[1]
+    if normalised := normalised_rows(operator):
+        _, row = normalised
+        # To compute the exponentials of a part of a vector takes as long as to begin another row.
+        return -(-row // 2) if "Softmax" in operator.op and row % WIDEST else row
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op == "Expand":

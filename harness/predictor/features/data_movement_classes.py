@@ -88,7 +88,7 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) 
     if group == "view":
         return f"move/view/any/{'+'.join(own)}"
     copies = group == "copy" and len(own) == len(names)
-    typed = "" if dtype in _ORDINARY or (group == "copy" and kind != "interpolate") else type_suffix(dtype)
+    typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
     suffix = "" if copies else type_suffix(dtype)
     if group == "window":  # averages of bytes are computed an element at a time, maxima in vectors
         kind = ("average" if typed == "-int8" and "AveragePool" in own else kind) + axes_suffix(axes)

@@ -131,7 +131,7 @@ class LayerArrays:
 
     @property
     def multiplied(self) -> Mask:
-        """Whether the layer is a depthwise convolution with several outputs per channel."""
+        """Whether the layer is a depthwise convolution that runtimes compute as a product for each channel."""
         return np.array([name == f"mac/conv/{MULTIPLIED}" for name in self.operators], dtype=bool)
 
     def with_channels_alone(self) -> LayerArrays:

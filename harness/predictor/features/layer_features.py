@@ -254,7 +254,7 @@ def moves_bytes(operator: str) -> bool:
 
 
 def unfolding(kind: str, inputs: int, outputs: int, *, unsigned: bool) -> str:
-    """Return the prefix of the type in the name of a convolution on bytes, whose kernels differ by channels and weights.
+    """Return the prefix of the type in the name of a convolution on bytes; kernels differ by channels and weights.
 
     Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`, and the
     weights are signed. Those of `unsigned` weights take longer.
