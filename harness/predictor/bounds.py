@@ -22,8 +22,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.features.layer_features import CODE_LEVELS, classes_of
-from harness.predictor.features.offset_names import WIDEST
+from harness.predictor.features.layer_features import CODE_LEVELS, WIDEST, classes_of
 from harness.strict_model import Amount
 
 _SLACK = 1.5

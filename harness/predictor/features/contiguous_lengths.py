@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
 from harness.predictor.features.key_parser import PICKING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.layer_features import WIDEST
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
@@ -61,7 +62,9 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if operator.op in _SCATTERED:
         return 1
     if normalised := normalised_rows(operator):
-        return normalised[1]
+        _, row = normalised
+        # To compute the exponentials of a part of a vector takes as long as to begin another row.
+        return -(-row // 2) if "Softmax" in operator.op and row % WIDEST else row
     if operator.op in _ALONG_ROWS:
         return read[-1]
     if operator.op == "Expand":
@@ -94,10 +97,14 @@ def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
     shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
     rank = max(map(len, shapes), default=0)
     whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    maps = (tensor for tensor in tensors if tensor.dtype in BYTES and not tensor.constant)
-    if rank != _MAP_AXES or not any(tensor.shape and len(tensor.shape) == rank for tensor in maps):
+    if rank != _MAP_AXES or not _has_byte_maps(tensors):
         return whole
     return [(shape[0], *shape[2:], shape[1]) for shape in whole]
+
+
+def _has_byte_maps(tensors: Sequence[Tensor]) -> bool:
+    maps = (tensor.shape or () for tensor in tensors if tensor.dtype in BYTES and not tensor.constant)
+    return any(len(shape) == _MAP_AXES for shape in maps)
 
 
 def _transposed(operator: KeyOperator) -> tuple[Shape, Sequence[int]]:
@@ -123,6 +130,8 @@ def _along(operator: KeyOperator, layer: ParsedKey) -> int:
     axis = operator.number("axis", 0)
     parts = layer.outputs if operator.op == "Split" else operator.tensors
     shapes = [tensor.shape for tensor in parts if tensor.shape]
+    if axis == 1 and _has_byte_maps(layer.inputs):
+        return min((shape[axis] for shape in shapes), default=0)
     return min((math.prod(shape[axis:]) for shape in shapes), default=0)
 
 

@@ -114,7 +114,8 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
-        return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"
+        moments = "sums" if "Add" in computing else "moments"
+        return "norm", "softmax" if computing & _SOFTMAX else moments if computing & _MOMENTS else "LRN"
     if computing & WINDOWED_POOLS:
         return "window", "pool"
     if found := sorted(name for name in computing if name.startswith(("Reduce", "Global", "Arg"))):

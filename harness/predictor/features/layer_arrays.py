@@ -9,8 +9,15 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.data_movement_classes import COMBINE, PICKED, SCATTERED
-from harness.predictor.features.layer_features import MULTIPLIED, LayerFeatures, code_of, multiplies_windows, unfolds
-from harness.predictor.features.offset_names import WIDEST, offset_names
+from harness.predictor.features.layer_features import (
+    MULTIPLIED,
+    WIDEST,
+    LayerFeatures,
+    code_of,
+    multiplies_windows,
+    unfolds,
+)
+from harness.predictor.features.offset_names import offset_names
 
 _PLAIN = (
     *("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm"),
@@ -124,7 +131,7 @@ class LayerArrays:
 
     @property
     def multiplied(self) -> Mask:
-        """Whether the layer is a depthwise convolution with several outputs per channel."""
+        """Whether the layer is a depthwise convolution that runtimes compute as a product for each channel."""
         return np.array([name == f"mac/conv/{MULTIPLIED}" for name in self.operators], dtype=bool)
 
     def with_channels_alone(self) -> LayerArrays:

@@ -25,9 +25,9 @@ DEQUANTISED = "-dequantised"
 FLOAT_WEIGHTS = "-rounded"
 """That of products of bytes whose weights are floats: runtimes round them as they load, to asymmetric bytes."""
 NARROW = "-narrow"
-"""That of grouped convolutions on floats with maps of two axes whose groups do not fill vectors."""
+"""That of convolutions on floats with maps of two axes whose channels no kernel on blocks reads, see `reads_blocks`."""
 MULTIPLIED = f"multiplied{NARROW}"
-"""The kind of depthwise convolutions on floats with maps of two axes and several outputs per channel."""
+"""The kind of depthwise ones among them, and of those with several outputs per channel: a product for each channel."""
 PACKED = "-packed4-int8"
 """That of products of floats, quantised as the layer runs, with blocks of weights of four bits."""
 _JUMP, _BYTE_JUMP, _START = 16, 64, 1024
@@ -38,6 +38,8 @@ _EACH = 8192
 """Multiply-adds in the time in which one of many products starts."""
 _OTHER_AXES = ("-1d", "-3d")
 _PRODUCT = "mac/product/"
+WIDEST = 16
+"""Channels in a block, or in the widest vector."""
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
 
@@ -225,6 +227,19 @@ def multiplies_windows(operator: str) -> bool:
     return operator.startswith("mac/conv/") and code_of(operator).endswith((*_OTHER_AXES, DEQUANTISED, NARROW))
 
 
+def reads_blocks(kind: str, inputs: int, outputs: int, groups: int) -> bool:
+    """Return whether runtimes have a kernel on blocks of channels for a convolution on floats.
+
+    It has `inputs` in each group and `outputs` in all. Blocks are read by words of four channels. Fewer channels than a
+    block, as those of an image, are read from the plain layout. Groups of several channels must be whole blocks.
+    """
+    if kind == "dense":
+        return inputs < WIDEST or inputs % _WORD == 0
+    if kind == "depthwise":
+        return outputs % _WORD == 0
+    return kind == "transposed" or inputs % WIDEST == outputs // groups % WIDEST == 0
+
+
 def axes_suffix(axes: int) -> str:
     """Return what sets the class of code for maps of other than two spatial axes apart."""
     return "" if axes == 2 else f"-{axes}d"
@@ -241,13 +256,13 @@ def moves_bytes(operator: str) -> bool:
 
 
 def unfolding(kind: str, inputs: int, outputs: int, *, unsigned: bool) -> str:
-    """Return the prefix of the type in the name of a convolution on bytes: `UNFOLDED`, or nothing.
+    """Return the prefix of the type in the name of a convolution on bytes; kernels differ by channels and weights.
 
     Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`, and the
-    weights are signed. Products of `unsigned` weights take longer.
+    weights are signed. Those of `unsigned` weights take longer.
     """
-    if unsigned and kind == "dense":
-        return UNFOLDED + UNSIGNED
+    if unsigned and kind != "grouped":
+        return UNSIGNED if kind == "depthwise" else UNFOLDED + UNSIGNED
     in_words = inputs % _WORD == outputs % _WORD == 0 and outputs >= _LEAST_OUTPUTS
     return UNFOLDED if kind == "grouped" or (kind == "dense" and not in_words) else ""
 

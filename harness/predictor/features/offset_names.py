@@ -9,6 +9,7 @@ from harness.predictor.features.data_movement_classes import AVERAGE, NORM
 from harness.predictor.features.layer_features import (
     CODE_LEVELS,
     INTEGER,
+    WIDEST,
     LayerFeatures,
     classes_of,
     code_of,
@@ -16,8 +17,6 @@ from harness.predictor.features.layer_features import (
 )
 
 DEVICE: Final = ""
-WIDEST = 16
-"""All vectors of this many channels or more have one name."""
 _PAGE = 4096
 WARM, COLD_WEIGHTS = " warm", " warm but for weights"
 """Ends of the names of warm layers; nothing is learnt of the second, which stands for the first but for weights."""

@@ -29,10 +29,10 @@ from harness.predictor.features.layer_features import (
     LayerFeatures,
     axes_suffix,
     plane_of,
+    reads_blocks,
     recurrent,
     unfolding,
 )
-from harness.predictor.features.offset_names import WIDEST
 from harness.predictor.features.operator_names import names_of
 
 _PACKED_PRODUCT = "MatMulNBits"
@@ -80,7 +80,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
     typed = _typed(layer, operator, kind, spatial)
-    if kind == "depthwise" and out_channels > groups and not typed:
+    if kind == "depthwise" and (typed == NARROW or (out_channels > groups and not typed)):
         kind, typed = MULTIPLIED, ""
     in_size, out_size = plane_of(data.shape[2:]), plane_of(out[2:])
     kernel, stride = plane_of(weight.shape[2:]), plane_of(operator.per_axis("strides", spatial, 1, least=1))
@@ -169,16 +169,12 @@ def _typed(layer: ParsedKey, convolution: KeyOperator, kind: str, axes: int) -> 
         # No runtime arranges the weights of transposed ones beforehand: to make them floats takes little more.
         suffix = "" if kind == "transposed" else _weights_suffix(layer, convolution, weight)
         found = suffix + axes_suffix(axes) + type_suffix(data.dtype)
-        return NARROW if kind == "grouped" and not found and not _fills_vectors(weight, convolution) else found
+        outputs, inputs, *_ = weight.shape or (1, 1)
+        in_blocks = reads_blocks(kind, inputs, outputs, convolution.number("group", 1))
+        return found if found or in_blocks else NARROW
     rounded = FLOAT_WEIGHTS if weight.dtype == "float32" else ""
     unfolded = unfolding(kind, data.shape[1], weight.shape[0], unsigned=weight.dtype == "uint8")
     return unfolded + rounded + _signed(convolution, data)
-
-
-def _fills_vectors(weight: Tensor, convolution: KeyOperator) -> bool:
-    """Return whether the channels of each group, in and out, are whole vectors."""
-    outputs, inputs, *_ = weight.shape or (1, 1)
-    return inputs % WIDEST == outputs // convolution.number("group", 1) % WIDEST == 0
 
 
 def _weights_suffix(layer: ParsedKey, operator: KeyOperator, weight: Tensor) -> str:

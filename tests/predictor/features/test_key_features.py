@@ -260,16 +260,26 @@ def test_recurrent_layers_of_other_types_have_a_class_of_their_own() -> None:
     assert (layer.operator, layer.element_bytes) == ("mac/recurrent/steps-float16/LSTM", 2)
 
 
-def test_groups_that_do_not_fill_vectors_copy_windows() -> None:
-    """Of two convolutions, only that of narrow groups counts the windows that a runtime copies for its products."""
-    layers = [
-        described(
-            f"k1|x0:float32[1,64,6,6]|Conv(x0,c:float32[64,{64 // group},3,3]){{{window(3, 1, 1, group)}}}"
-            "|->t0:float32[1,64,6,6]"
-        )
-        for group in (4, 16)
-    ]
-    assert [layer.unfolded_bytes > 36 * 9 * 64 * 4 for layer in layers] == [False, True]
+@pytest.mark.parametrize(
+    ("channels", "group", "kind"),
+    [
+        (64, 4, "grouped"),
+        (64, 16, "grouped-narrow"),
+        (36, 1, "dense"),
+        (34, 1, "dense-narrow"),
+        (14, 1, "dense"),
+        (36, 36, "depthwise"),
+        (34, 34, "multiplied-narrow"),
+    ],
+)
+def test_channels_that_fill_no_blocks_copy_windows(channels: int, group: int, kind: str) -> None:
+    """Only convolutions of narrow groups, or channels that are no words, count the windows that a runtime copies."""
+    layer = described(
+        f"k1|x0:float32[1,{channels},6,6]|Conv(x0,c:float32[{channels},{channels // group},3,3])"
+        f"{{{window(3, 1, 1, group)}}}|->t0:float32[1,{channels},6,6]"
+    )
+    assert code_of(layer.operator) == f"mac/conv/{kind}"
+    assert (layer.unfolded_bytes > 36 * 9 * channels * 4) is ("narrow" in kind)
 
 
 def test_joined_maps_in_front_of_a_convolution() -> None:

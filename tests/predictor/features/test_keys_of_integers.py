@@ -138,7 +138,7 @@ MAP, ONE_EACH, HALVED = "x0:uint8[1,8,6,6]", "uint8[1,8,1,1]", "kernel_shape=2,2
         (("Mul", [MAP, f"c:{ONE_EACH}"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 8),
         (("Mul", [MAP, "c:uint8[8,1,1]"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 8),
         (("Mul", [MAP, "c:uint8[1,8,6,6]"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 0),
-        (("Concat", [MAP, "x1:uint8[1,4,6,6]"], "axis=1", "1,12,6,6"), "move/copy/rows/Concat-int8", 144),
+        (("Concat", [MAP, "x1:uint8[1,4,6,6]"], "axis=1", "1,12,6,6"), "move/copy/rows/Concat-int8", 4),
         (("GlobalAveragePool", [MAP], "", "1,8,1,1"), "move/reduce/axes-int8/GlobalAveragePool-int8", 0),
         (("AveragePool", [MAP], HALVED, "1,8,3,3"), "move/window/average-int8/AveragePool-int8", 0),
         (("ReduceMean", [MAP], "axes=3", "1,8,6"), "move/reduce/axes-int8/ReduceMean-int8", 6),
