@@ -8,7 +8,7 @@ nothing of later ones. `prediction` runs planning and ordering on candidates, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, least_time_ps, order
+from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -28,9 +28,10 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
     port_of,
 )
-from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, WrittenChains, plan
+from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import Alternative, decide_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
+from device_agents.emulated_npu.compiler.prediction.changed_chains import fastest_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
@@ -43,9 +44,6 @@ from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
-
-_COMPARED_ITEMS, _RESIZED_ITEMS = 6000, 3000
-"""Items that are scheduled to compare the chains of a network with others, and with those of other halo buffers."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -71,63 +69,9 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
 
 
 def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machine, options: Options) -> _Schedule:
-    """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
-
-    Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
-    those of other halo buffers, and with others, one change after the other, as long as few items are scheduled for it.
-    """
-    ways, found = _Ways(machine, options), list[tuple[_Schedule, Alternative]]()
-    for graph in graphs:
-        for alternative in predictor.candidates(graph):
-            schedule = ways.faster(graph, alternative.decisions, found[-1][0] if found else None)
-            if schedule is not None:
-                found.append((schedule, alternative))
-    best, alternative = found[-1]
-    sizes, tried = alternative.with_other_halo_buffers(), set[object]()
-    best = ways.improved(best, lambda _: sizes, _RESIZED_ITEMS)
-    return ways.improved(best, lambda one: predictor.others(one.division.graph, one.decisions, tried), _COMPARED_ITEMS)
-
-
-class _Ways:
-    """The ways to run a network on one core that are compared, each scheduled once; they share most commands."""
-
-    def __init__(self, machine: Machine, options: Options) -> None:
-        self._machine, self._options = machine, options
-        self._seen = set[object]()
-        self._written, self._known = WrittenChains(), KnownCommands(machine)
-
-    def improved(
-        self, best: _Schedule, others: Callable[[_Schedule], Iterator[tuple[Decision, ...]]], left: int
-    ) -> _Schedule:
-        """Return the schedule that results if each faster one of `others` replaces it.
-
-        `left` is the number of items that may be scheduled.
-        """
-        graph, changes = best.division.graph, others(best)
-        while best.items <= left and (decisions := next(changes, None)) is not None:
-            left -= best.items
-            way = self.faster(graph, decisions, best)
-            if way is not None:
-                best, changes = way, others(way)
-        return best
-
-    def faster(self, graph: Graph, decisions: tuple[Decision, ...], best: _Schedule | None) -> _Schedule | None:
-        """Return the schedule of some chains; None if it is not faster than the best one."""
-        key = graph.setup is None, tuple((each.start, each.end, each.chosen.key) for each in decisions)
-        if key in self._seen:
-            return None
-        self._seen.add(key)
-        machine, options, known = self._machine, self._options, self._known
-        division = divide(graph, machine)
-        plans = plan(division, options, decisions={0: decisions}, written=self._written)
-        (core,) = plans[0].cores
-        cached = core.cached if graph.setup is None else None
-        if best and least_time_ps(core.commands, machine, options, cached, known) >= best.predicted_ps:
-            return None
-        ordered = order(core.commands, machine, options, cached, shared_layers(graph, machine, 1), known)
-        if best and ordered.predicted_ps >= best.predicted_ps:
-            return None
-        return _Schedule(division, plans, {core.core: ordered}, {})
+    """Return the fastest schedule of one core for some graphs that compute the same, by the formula."""
+    graph, chains = fastest_chains(graphs, predictor, machine, options)
+    return _schedule(divide(graph, machine), machine, options, {0: chains})
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
