@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, least_time_ps, order
 from device_agents.emulated_npu.compiler.ordering.weight_places import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -28,10 +28,10 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
     placeholders,
     port_of,
 )
-from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
+from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
-from device_agents.emulated_npu.compiler.prediction.changed_chains import fastest_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import Alternative, decide_chains
+from device_agents.emulated_npu.compiler.prediction.changed_chains import FastestChains, improved
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
@@ -44,6 +44,9 @@ from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
+
+_RESIZED_ITEMS = 3000
+"""Items that are scheduled to compare the chains of a network with those of other halo buffers."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -69,9 +72,52 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
 
 
 def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machine, options: Options) -> _Schedule:
-    """Return the fastest schedule of one core for some graphs that compute the same, by the formula."""
-    graph, chains = fastest_chains(graphs, predictor, machine, options)
-    return _schedule(divide(graph, machine), machine, options, {0: chains})
+    """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
+
+    Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
+    those of other halo buffers, as long as few items are scheduled for it, and with others where these differ.
+    """
+    ways, found = _Ways(machine, options), list[tuple[_Schedule, Alternative]]()
+    for graph in graphs:
+        for alternative in predictor.candidates(graph):
+            schedule = ways.faster(graph, alternative.decisions, found[-1][0] if found else None)
+            if schedule is not None:
+                found.append((schedule, alternative))
+    best, alternative = found[-1]
+    graph, left = best.division.graph, _RESIZED_ITEMS
+    sizes = alternative.with_other_halo_buffers()
+    while best.items <= left and (chains := next(sizes, None)) is not None:
+        left -= best.items
+        best = ways.faster(graph, chains, best) or best
+    fastest = FastestChains(graph, machine, options, best.decisions, ways.written, ways.known)
+    return ways.faster(graph, improved(fastest, predictor), best) or best
+
+
+class _Ways:
+    """The ways to run a network on one core that are compared, each scheduled once; they share most commands."""
+
+    def __init__(self, machine: Machine, options: Options) -> None:
+        self._machine, self._options = machine, options
+        self._seen = set[object]()
+        self.written, self.known = WrittenChains(), KnownCommands(machine)
+
+    def faster(self, graph: Graph, decisions: tuple[Decision, ...], best: _Schedule | None) -> _Schedule | None:
+        """Return the schedule of some chains; None if it is not faster than the best one."""
+        key = graph.setup is None, tuple((each.start, each.end, each.chosen.key) for each in decisions)
+        if key in self._seen:
+            return None
+        self._seen.add(key)
+        machine, options, known = self._machine, self._options, self.known
+        division = divide(graph, machine)
+        plans = plan(division, options, decisions={0: decisions}, written=self.written)
+        (core,) = plans[0].cores
+        cached = core.cached if graph.setup is None else None
+        if best and least_time_ps(core.commands, machine, options, cached, known) >= best.predicted_ps:
+            return None
+        ordered = order(core.commands, machine, options, cached, shared_layers(graph, machine, 1), known)
+        if best and ordered.predicted_ps >= best.predicted_ps:
+            return None
+        return _Schedule(division, plans, {core.core: ordered}, {})
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:

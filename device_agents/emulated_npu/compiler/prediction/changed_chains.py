@@ -1,12 +1,9 @@
-"""Chooses the chains of a graph on one core: of several choices, and after changes, by the formula of S2.6."""
+"""Improves the chains of a graph on one core by changes, by the formula of S2.6 where chains differ."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, least_time_ps, order
@@ -20,47 +17,52 @@ from device_agents.emulated_npu.unit_commands import Command
 
 Chains = tuple[Decision, ...]
 
-_RESIZED, _CHANGED = 10_000, 20_000
-"""Commands that are ordered to compare chains with those of other halo buffers, and with changed ones."""
+_COMPARED = 20_000
+"""Commands that are ordered to compare chains with changed ones."""
 _NEARLY = 1.01
 """How much longer changed chains may take that are then compared in other ways, too."""
 
 
-def fastest_chains(
-    graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machine, options: Options
-) -> tuple[Graph, Chains]:
-    """Return the graph whose chains are fastest, of some that compute the same, and these chains; raises DoesNotFit.
-
-    Predictions of chains do not know what overlaps with their neighbours. So the formula compares the chains under all
-    assumptions with each other, with those of other halo buffers, and with changed ones.
-    """
-    found = []
-    for graph in graphs:
-        first, *rest = predictor.candidates(graph)
-        fastest = FastestChains(graph, machine, options, first.decisions)
-        for each in rest:
-            fastest.compare_parts(each.decisions)
-        most = fastest.commands + _RESIZED
-        for chains in itertools.chain.from_iterable(each.with_other_halo_buffers() for each in (first, *rest)):
-            if fastest.commands >= most:
-                break
-            fastest.compare_parts(chains)
-        found.append(fastest)
-    fastest = min(found, key=FastestChains.predicted_ps) if len(found) > 1 else found[0]
-    _improve(fastest, predictor)
-    return fastest.graph, fastest.decisions
+def improved(fastest: FastestChains, predictor: GraphPredictor) -> Chains:
+    """Return chains after one faster change after the other, until so many commands have been ordered."""
+    tried, nearly = set[object](), list[tuple[float, Chains]]()
+    others = predictor.others(fastest.graph, fastest.decisions, tried)
+    while fastest.commands < _COMPARED:
+        chains = next(others, None)
+        if chains is not None:
+            new = _replacing(fastest.decisions, chains)
+            ratio = fastest.compare(chains)
+            if ratio < 1:
+                others = predictor.others(fastest.graph, chains, tried)
+            elif new and ratio < _NEARLY:
+                nearly.append((ratio, new))
+        elif nearly:
+            nearly.sort(key=itemgetter(0))
+            others = in_other_ways(fastest.decisions, nearly.pop(0)[1], tried)
+        else:
+            break
+    return fastest.decisions
 
 
 class FastestChains:
     """The fastest chains of a graph on a core so far. Others are timed where they differ, with a chain on each side.
 
-    Chains farther away hardly overlap with these. `commands` counts what is ordered for it.
+    Chains farther away hardly overlap with these. `commands` counts what is ordered for it. `written` and `known` are
+    shared with other ways to run the graph.
     """
 
-    def __init__(self, graph: Graph, machine: Machine, options: Options, chains: Chains) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        options: Options,
+        chains: Chains,
+        written: WrittenChains,
+        known: KnownCommands,
+    ) -> None:
         self.graph, self.commands = graph, 0
         self._division, self._machine, self._options = divide(graph, machine), machine, options
-        self._written, self._known = WrittenChains(), KnownCommands(machine)
+        self._written, self._known = written, known
         self._best, self._times = self._planned(chains), dict[tuple[int, int], int]()
 
     @property
@@ -86,23 +88,6 @@ class FastestChains:
             self._best, self._times = other, {}
         return part_ps / best_ps
 
-    def compare_parts(self, chains: Chains) -> None:
-        """Take the parts of other chains that are faster: parts are between places where chains of both end.
-
-        If a part does not fit beside the halo buffer of the others, all are compared.
-        """
-        fit = True
-        for start, end in _common_parts(self.decisions, chains):
-            before = tuple(each for each in self.decisions if each.end <= start)
-            after = tuple(each for each in self.decisions if each.start >= end)
-            mixed = (*before, *(each for each in chains if start <= each.start < end), *after)
-            if _fit(mixed, self._machine):
-                self.compare(mixed)
-            else:
-                fit = False
-        if not fit:
-            self.compare(chains)
-
     def _planned(self, chains: Chains) -> CorePlan:
         (group,) = plan(self._division, self._options, decisions={0: chains}, written=self._written)
         return group.cores[0]
@@ -123,27 +108,6 @@ class FastestChains:
         return order(commands, self._machine, self._options, known=self._known).predicted_ps
 
 
-def _improve(fastest: FastestChains, predictor: GraphPredictor) -> None:
-    """Take one faster change after the other."""
-    most = fastest.commands + _CHANGED
-    tried, nearly = set[object](), list[tuple[float, Chains]]()
-    others = predictor.others(fastest.graph, fastest.decisions, tried)
-    while fastest.commands < most:
-        chains = next(others, None)
-        if chains is not None:
-            new = _replacing(fastest.decisions, chains)
-            ratio = fastest.compare(chains)
-            if ratio < 1:
-                others = predictor.others(fastest.graph, chains, tried)
-            elif new and ratio < _NEARLY:
-                nearly.append((ratio, new))
-        elif nearly:
-            nearly.sort(key=itemgetter(0))
-            others = in_other_ways(fastest.decisions, nearly.pop(0)[1], tried)
-        else:
-            break
-
-
 def _key(decision: Decision) -> object:
     return decision.start, decision.end, decision.chosen.key
 
@@ -162,20 +126,3 @@ def _replacing(chains: Chains, others: Chains) -> Chains:
     """Return those of other chains that are not in some chains."""
     kept = set(map(_key, chains))
     return tuple(each for each in others if _key(each) not in kept)
-
-
-def _common_parts(chains: Chains, others: Chains) -> Iterator[tuple[int, int]]:
-    """Yield the first layer and the end of the parts between places where both end, and in which they differ."""
-    ends = sorted({0, *({each.end for each in chains} & {each.end for each in others})})
-    replaced = {each.start for each in _replacing(others, chains)}
-    for start, end in itertools.pairwise(ends):
-        if any(start <= each < end for each in replaced):
-            yield start, end
-
-
-def _fit(chains: Chains, machine: Machine) -> bool:
-    """Return whether each of some chains fits beside the halo buffer that all need."""
-    plans = [plan for each in chains for plan in each.chains]
-    room_bytes = machine.nb_bytes - max(one.halo_bytes for one in plans)
-    beside = [aligned(one.sb_bytes) if machine.shared_buffer else 0 for one in plans]
-    return all(aligned(one.nb_bytes) + other <= room_bytes for one, other in zip(plans, beside, strict=True))

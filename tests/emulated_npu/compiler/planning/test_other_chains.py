@@ -10,9 +10,9 @@ from small_models import node, values
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import DEFAULT
-from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.planning.plan import plan
+from device_agents.emulated_npu.compiler.planning.plan import WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, in_other_ways, other_chains
 from device_agents.emulated_npu.compiler.prediction.changed_chains import FastestChains
@@ -116,19 +116,22 @@ def test_changes_of_ends_and_of_ways_take_turns() -> None:
 
 def test_chains_are_compared_where_they_differ() -> None:
     """A part with one chain on each side shows by how much a network becomes faster or slower."""
-    planner = _planner(*_convolutions(16, 32, 6))
-    chains = decide_chains(planner, (2, 4, 6), 0)
+    compiled = compile_model(*_convolutions(16, 32, 6))
+    graph, machine = compiled.graph, compiled.machine
+    planner = Planner(graph, machine, DEFAULT, placeholders(graph, machine, choose_spaces(graph, machine)))
 
     def fastest(chains: tuple[Decision, ...]) -> FastestChains:
-        return FastestChains(planner.graph, find_machine("edge"), DEFAULT, chains)
+        return FastestChains(graph, machine, DEFAULT, chains, WrittenChains(), KnownCommands(machine))
 
-    whole_ps, differences = fastest(chains).predicted_ps(), []
-    for others in other_chains(planner, chains, set()):
-        compared = fastest(chains)
-        ratio = compared.compare(others)
-        differences.append(fastest(others).predicted_ps() - whole_ps)
-        assert compared.decisions == (others if ratio < 1 else chains)
-        assert (ratio < 1) == (differences[-1] < 0) or abs(differences[-1]) < 1e-3 * whole_ps
+    differences = []
+    for chains in (decide_chains(planner, (2, 4, 6), 0), compiled.decisions):
+        whole_ps = fastest(chains).predicted_ps()
+        for others in other_chains(planner, chains, set()):
+            compared = fastest(chains)
+            ratio = compared.compare(others)
+            differences.append(fastest(others).predicted_ps() - whole_ps)
+            assert compared.decisions == (others if ratio < 1 else chains)
+            assert (ratio < 1) == (differences[-1] < 0) or abs(differences[-1]) < 1e-3 * whole_ps
     assert min(differences) < 0 < max(differences)
 
 
