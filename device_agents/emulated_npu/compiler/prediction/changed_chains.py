@@ -17,7 +17,7 @@ from device_agents.emulated_npu.unit_commands import Command
 
 Chains = tuple[Decision, ...]
 
-_COMPARED = 20_000
+_COMPARED = 12_000
 """Commands that are ordered to compare chains with changed ones."""
 _NEARLY = 1.01
 """How much longer changed chains may take that are then compared in other ways, too."""
