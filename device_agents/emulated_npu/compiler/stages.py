@@ -8,7 +8,7 @@ nothing of later ones. `prediction` runs planning and ordering on candidates, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
@@ -31,6 +31,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import Alternative, decide_chains
+from device_agents.emulated_npu.compiler.prediction.changed_chains import FastestChains, improved
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, with_room
@@ -44,8 +45,8 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
-_COMPARED_ITEMS, _RESIZED_ITEMS = 6000, 3000
-"""Items that are scheduled to compare the chains of a network with others, and with those of other halo buffers."""
+_RESIZED_ITEMS = 3000
+"""Items that are scheduled to compare the chains of a network with those of other halo buffers."""
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -74,7 +75,7 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
     """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
 
     Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains with
-    those of other halo buffers, and with others, one change after the other, as long as few items are scheduled for it.
+    those of other halo buffers, as long as few items are scheduled for it, and with others where these differ.
     """
     ways, found = _Ways(machine, options), list[tuple[_Schedule, Alternative]]()
     for graph in graphs:
@@ -83,9 +84,13 @@ def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machin
             if schedule is not None:
                 found.append((schedule, alternative))
     best, alternative = found[-1]
-    sizes, tried = alternative.with_other_halo_buffers(), set[object]()
-    best = ways.improved(best, lambda _: sizes, _RESIZED_ITEMS)
-    return ways.improved(best, lambda one: predictor.others(one.division.graph, one.decisions, tried), _COMPARED_ITEMS)
+    graph, left = best.division.graph, _RESIZED_ITEMS
+    sizes = alternative.with_other_halo_buffers()
+    while best.items <= left and (chains := next(sizes, None)) is not None:
+        left -= best.items
+        best = ways.faster(graph, chains, best) or best
+    fastest = FastestChains(graph, machine, options, best.decisions, ways.written, ways.known)
+    return ways.faster(graph, improved(fastest, predictor), best) or best
 
 
 class _Ways:
@@ -94,22 +99,7 @@ class _Ways:
     def __init__(self, machine: Machine, options: Options) -> None:
         self._machine, self._options = machine, options
         self._seen = set[object]()
-        self._written, self._known = WrittenChains(), KnownCommands(machine)
-
-    def improved(
-        self, best: _Schedule, others: Callable[[_Schedule], Iterator[tuple[Decision, ...]]], left: int
-    ) -> _Schedule:
-        """Return the schedule that results if each faster one of `others` replaces it.
-
-        `left` is the number of items that may be scheduled.
-        """
-        graph, changes = best.division.graph, others(best)
-        while best.items <= left and (decisions := next(changes, None)) is not None:
-            left -= best.items
-            way = self.faster(graph, decisions, best)
-            if way is not None:
-                best, changes = way, others(way)
-        return best
+        self.written, self.known = WrittenChains(), KnownCommands(machine)
 
     def faster(self, graph: Graph, decisions: tuple[Decision, ...], best: _Schedule | None) -> _Schedule | None:
         """Return the schedule of some chains; None if it is not faster than the best one."""
@@ -117,9 +107,9 @@ class _Ways:
         if key in self._seen:
             return None
         self._seen.add(key)
-        machine, options, known = self._machine, self._options, self._known
+        machine, options, known = self._machine, self._options, self.known
         division = divide(graph, machine)
-        plans = plan(division, options, decisions={0: decisions}, written=self._written)
+        plans = plan(division, options, decisions={0: decisions}, written=self.written)
         (core,) = plans[0].cores
         cached = core.cached if graph.setup is None else None
         if best and least_time_ps(core.commands, machine, options, cached, known) >= best.predicted_ps:

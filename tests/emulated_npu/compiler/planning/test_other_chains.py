@@ -10,11 +10,12 @@ from small_models import node, values
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import DEFAULT
-from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.planning.plan import plan
+from device_agents.emulated_npu.compiler.planning.plan import WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, other_chains
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains, in_other_ways, other_chains
+from device_agents.emulated_npu.compiler.prediction.changed_chains import FastestChains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
@@ -83,11 +84,12 @@ def test_a_short_program_has_the_order_that_is_fastest_with_the_time_of_instruct
     assert simulate_program(compiled.program, compiled.machine).makespan_ps == min(times_ps)
 
 
-def _convolutions(channels: int, size: int) -> tuple[bytes, Machine]:
-    """Return four convolutions, and a machine for them."""
-    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(4)]
+def _convolutions(channels: int, size: int, count: int = 4) -> tuple[bytes, Machine]:
+    """Return some convolutions, and a machine for them."""
+    nodes = [node("Conv", f"t{at} w", f"t{at + 1}", pads=[1] * 4) for at in range(count)]
     weights = {"w": values((channels, channels, 3, 3))}
-    return network_of(nodes, {"t0": values((1, channels, size, size))}, weights, ["t4"]).model, find_machine("edge")
+    inputs = {"t0": values((1, channels, size, size))}
+    return network_of(nodes, inputs, weights, [f"t{count}"]).model, find_machine("edge")
 
 
 def _planner(model: bytes, machine: Machine) -> Planner:
@@ -110,3 +112,36 @@ def test_changes_of_ends_and_of_ways_take_turns() -> None:
     turns = min(changes_ends.count(True), changes_ends.count(False))
     assert turns > 1
     assert changes_ends[: 2 * turns] == [True, False] * turns
+
+
+def test_chains_are_compared_where_they_differ() -> None:
+    """A part with one chain on each side shows by how much a network becomes faster or slower."""
+    compiled = compile_model(*_convolutions(16, 32, 6))
+    graph, machine = compiled.graph, compiled.machine
+    planner = Planner(graph, machine, DEFAULT, placeholders(graph, machine, choose_spaces(graph, machine)))
+
+    def fastest(chains: tuple[Decision, ...]) -> FastestChains:
+        return FastestChains(graph, machine, DEFAULT, chains, WrittenChains(), KnownCommands(machine))
+
+    differences = []
+    for chains in (decide_chains(planner, (2, 4, 6), 0), compiled.decisions):
+        whole_ps = fastest(chains).predicted_ps()
+        for others in other_chains(planner, chains, set()):
+            compared = fastest(chains)
+            ratio = compared.compare(others)
+            differences.append(fastest(others).predicted_ps() - whole_ps)
+            assert compared.decisions == (others if ratio < 1 else chains)
+            assert (ratio < 1) == (differences[-1] < 0) or abs(differences[-1]) < 1e-3 * whole_ps
+    assert min(differences) < 0 < max(differences)
+
+
+def test_new_chains_are_tried_in_other_ways() -> None:
+    """One of two new chains runs in another way, if the chains around them end where the new ones do."""
+    planner = _planner(*_convolutions(16, 128))
+    chains, others = (decide_chains(planner, ends, 1 << 16) for ends in ((1, 4), (1, 3, 4)))
+    found = list(in_other_ways(chains, others[1:], set()))
+    assert found
+    for way in found:
+        assert [each.end for each in way] == [1, 3, 4]
+        assert sum(one.chosen is not other.chosen for one, other in zip(way[1:], others[1:], strict=True)) == 1
+    assert not list(in_other_ways(decide_chains(planner, (2, 4), 1 << 16), others[1:], set()))

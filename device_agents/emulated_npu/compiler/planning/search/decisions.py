@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -114,7 +114,7 @@ def other_chains(planner: Planner, decisions: Sequence[Decision], tried: set[obj
     within = planner.within(_halo_bytes(decisions))
     kinds = (
         sorted((one for one in found if one.key not in tried), key=itemgetter(0, 1, 2))
-        for found in (_other_ends(planner, decisions), _other_ways(decisions))
+        for found in (_other_ends(planner, decisions), _other_ways(decisions, range(len(decisions))))
     )
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*kinds))
     for change in filter(None, in_turn):
@@ -124,10 +124,32 @@ def other_chains(planner: Planner, decisions: Sequence[Decision], tried: set[obj
             yield (*decisions[: change.place], *new, *decisions[change.place + change.replaced :])
 
 
-def _other_ways(decisions: Sequence[Decision]) -> Iterator[_Change]:
-    """Yield the other ways to run each chain that are about as fast, and need no larger halo buffer."""
+def in_other_ways(
+    decisions: Sequence[Decision], new: Sequence[Decision], tried: set[object]
+) -> Iterator[tuple[Decision, ...]]:
+    """Yield chains with new ones in place of theirs, of which one runs in another way; `tried` as in `other_chains`.
+
+    There are none if no chain begins or ends where the new ones do.
+    """
+    start, end = new[0].start, new[-1].end
+    before = [each for each in decisions if each.end <= start]
+    after = [each for each in decisions if each.start >= end]
+    changed = (*before, *new, *after)
+    if sum(each.end - each.start for each in changed) < decisions[-1].end:
+        return
+    for change in sorted(_other_ways(changed, range(len(before), len(before) + len(new))), key=itemgetter(0, 1, 2)):
+        beside = tuple((each.end, each.chosen.key) for each in new if each.start != change.ends[0])
+        key = (beside, change.key) if beside else change.key
+        if key not in tried and change.decision is not None:
+            tried.add(key)
+            yield (*changed[: change.place], change.decision, *changed[change.place + 1 :])
+
+
+def _other_ways(decisions: Sequence[Decision], places: Iterable[int]) -> Iterator[_Change]:
+    """Yield the other ways to run chains that are about as fast, and need no larger halo buffer."""
     halo_bytes = _halo_bytes(decisions)
-    for place, decision in enumerate(decisions):
+    for place in places:
+        decision = decisions[place]
         chosen = decision.chosen
         for way in decision.others:
             more_ps = way.predicted_ps - chosen.predicted_ps
