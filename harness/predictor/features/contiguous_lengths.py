@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
-from harness.predictor.features.key_parser import PICKING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.key_parser import PICKING, SAMPLING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
-_COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
+_COMBINING = frozenset({"Add", "Sub", "Mul", "PRelu", "Min", "Max", "Sum"})
 _ALONG_ROWS = frozenset({"Pad", "Slice", "Tile", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
 _PAGE_BYTES = 4096
@@ -60,6 +60,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
+    if operator.op == SAMPLING:  # the place of a pixel is computed once for all of its channels
+        return math.prod(read[1:2])
     if normalised := normalised_rows(operator):
         return normalised[1]
     if operator.op in _ALONG_ROWS:
