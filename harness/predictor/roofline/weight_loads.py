@@ -33,8 +33,8 @@ class WeightLoads:
     others_s: Floats
     memory_s: Floats
     launch_s: Floats
-    picks: Mask
     power: float
+    picks: Mask
 
     @classmethod
     def of(cls, roofline: Roofline, arrays: LayerArrays) -> WeightLoads:
@@ -45,7 +45,7 @@ class WeightLoads:
         together_s = (others_s**power + loads_s**power) ** (1.0 / power)
         launch_s = np.maximum(np.exp(terms.latency) - together_s, 0.0)
         picks = np.array([path.startswith((PICKED, SCATTERED)) for path in arrays.paths], dtype=bool)
-        return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, picks, power)
+        return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, power, picks)
 
     def with_idle_layer(self) -> WeightLoads:
         """Return these layers and one more, which changes nothing: it loads nothing and keeps the memory busy."""
