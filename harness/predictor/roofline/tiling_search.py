@@ -83,8 +83,8 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
-    Each question is answered by the layers that show it. Convolutions show whether an array that processes one pixel at
-    a time computes several where few channels leave it idle. Layers that may copy their windows show whether and where to
+    Each question is answered by the layers that show it. Convolutions show whether an array computes several pixels
+    where few channels leave it idle, which it reads in place. Layers that may copy their windows show whether and where to
     they do, and what fills the vectors of their product; wide windows on large maps show the buffer; transposed
     convolutions the share of their product; scatters whether they compare places, and picked rows whether their table
     moves first; and windows with many taps beside the map whether those take time. A tiling starts with the answers of
@@ -99,7 +99,7 @@ def with_moved_bytes(
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
     questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
-        (packs & tiling.streams, _LIKELY_SIGMAS, [in_place]),
+        (packs & tiling.holds_weights, _LIKELY_SIGMAS, [in_place]),
         (arrays.multiplied, _LIKELY_SIGMAS, [{"channels_alone": True}]),
         (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),

@@ -207,7 +207,7 @@ def test_whether_pixels_fill_idle_columns_is_found(packs: bool) -> None:
     sizes = np.random.default_rng(7).integers((4, 1, 9, 1), (32, 40, 60, 6), (30, 4)).tolist()
     layers = [of_map(*each) for each in sizes]
     array = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
-    machine, arrays = replace(array, packs_pixels=packs), layer_arrays(layers)
+    machine, arrays = replace(array, packs_pixels=packs, copies_windows=not packs), layer_arrays(layers)
     latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays).turns[0]
     assert with_moved_bytes(array, arrays, latency_s, np.arange(len(layers))) == machine
 
