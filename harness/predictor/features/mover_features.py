@@ -33,7 +33,7 @@ _Image = tuple[int, int, Pair]
 
 @dataclass(frozen=True)
 class _Movement:
-    """The class of a layer, what it reads and writes, its window, its constants, and its further operands of that size."""
+    """The class of a layer, what it reads and writes, its window, constants, and further operands of its size."""
 
     path: str
     in_shape: Shape

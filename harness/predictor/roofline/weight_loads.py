@@ -25,7 +25,7 @@ class WeightLoads:
     """The parts of the rooflines of some layers, (layers,).
 
     `loads_s` are the loads of weights, `others_s` kernel and memory together, which overlap with them by `power`.
-    `memory_s` also occupies the memory. `launch_s` comes in addition. `picks` states which move rows of computed places.
+    `memory_s` also occupies the memory. `launch_s` comes in addition. `picks` states which have computed places.
     """
 
     weight_bytes: Floats
