@@ -15,9 +15,9 @@ from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExa
 if TYPE_CHECKING:
     from harness.predictor.fit import Steps
 
-LEAST_S = 1e-8
+LEAST_S = 1e-9
 """Shorter latencies count as this one: the predictor learns logarithms."""
-_LEAST_UNSURE_S = 1e-7
+_LEAST_UNSURE_S = 1e-8
 """The standard error of such a latency at least: an exact zero has no logarithm that rates could be learnt from."""
 
 LEARNING = "learning the predictor"

@@ -40,7 +40,8 @@ def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
     weight_bytes = np.array([one.weight_bytes for one in layers], dtype=np.float64)
     others_s = np.array([one.macs for one in layers]) / 1e11
     loads_s = weight_bytes / 2e10 * (1.0 + others_s % 1e-8 * 1e8)
-    return WeightLoads(weight_bytes, loads_s, others_s, others_s / 4, np.full(len(layers), 1e-7), 2.0)
+    launch_s, picks = np.full(len(layers), 1e-7), np.zeros(len(layers), dtype=bool)
+    return WeightLoads(weight_bytes, loads_s, others_s, others_s / 4, launch_s, 2.0, picks)
 
 
 def load_ahead(monkeypatch: pytest.MonkeyPatch, ahead_bytes: int) -> None:

@@ -82,7 +82,8 @@ def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
     """Return the loads of layers on a device that loads 1 GB of weights in the time of 100 billion multiply-adds."""
     weight_bytes = np.array([one.weight_bytes for one in layers], dtype=np.float64)
     others_s = np.array([one.macs for one in layers]) / 1e11
-    return WeightLoads(weight_bytes, weight_bytes / 1e9, others_s, others_s / 4, np.full(len(layers), 1e-6), 4.0)
+    launch_s, picks = np.full(len(layers), 1e-6), np.zeros(len(layers), dtype=bool)
+    return WeightLoads(weight_bytes, weight_bytes / 1e9, others_s, others_s / 4, launch_s, 4.0, picks)
 
 
 def test_measured_layers_hide_and_use_loads_like_others(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:

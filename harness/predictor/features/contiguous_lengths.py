@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from harness.network.network import BYTES, ITEM_BYTES
 from harness.network.operator_kinds import SCALING
-from harness.predictor.features.key_parser import PICKING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
+from harness.predictor.features.key_parser import PICKING, SAMPLING, SCATTERS, KeyOperator, ParsedKey, Shape, Tensor
 from harness.predictor.features.layer_features import WIDEST
 
 _SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
-_COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
+_COMBINING = frozenset({"Add", "Sub", "Mul", "PRelu", "Min", "Max", "Sum"})
 _ALONG_ROWS = frozenset({"Pad", "Slice", "Tile", "LayerNormalization", "RMSNormalization"})
 _MAP_AXES = 4
 _PAGE_BYTES = 4096
@@ -61,6 +61,8 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
         return _picked(operator, read)
     if operator.op in _SCATTERED:
         return 1
+    if operator.op == SAMPLING:  # the place of a pixel is computed once for all of its channels
+        return math.prod(read[1:2])
     if normalised := normalised_rows(operator):
         _, row = normalised
         # To compute the exponentials of a part of a vector takes as long as to begin another row.

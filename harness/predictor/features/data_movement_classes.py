@@ -13,17 +13,21 @@ from harness.predictor.features.layer_features import axes_suffix
 
 COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
+MAP = "move/map/"
+"""That of layers that compute each element from one of each operand."""
 NORM = "move/norm/"
 """The beginning of the paths of layers that normalise, along the last axis as a rule."""
 AVERAGE = "move/window/average"
 """That of pools that average bytes."""
 _REDUCED, _COLUMNS = "move/reduce/axes/", "move/reduce/columns/"
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
-_ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
+_ROUNDING = frozenset({"Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
 _RECTIFIERS = frozenset({"Relu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
 _LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
 _SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
+_DIVISIONS = frozenset({"Div", "Reciprocal", "Sqrt"})
+"""What takes several times as long as a product: a vector unit computes the digits of a result in turn."""
 _CURVES = frozenset({"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softsign", "Exp", "Pow"})
 _EXPONENTIALS = frozenset({"Softplus", "Mish", "Elu", "Selu", "Celu", "Log", "Sinh", "Cosh"})
 _SCALAR = _EXPONENTIALS | {"Atan", "Asin", "Acos"}
@@ -39,8 +43,8 @@ INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
 ROWS = "Rows"
 """The name of a Transpose that moves rows of several elements, which are copied one after another."""
-SELECT = "Select"
-"""The name of a Gather with one constant index: it copies a part of its input, as a Slice does."""
+SELECT = "Slice"
+"""The name of a Gather with one constant index, which copies a part of its input, too."""
 COMBINE = "Combine"
 """The name of a scattering that combines its updates with what lies at their places."""
 PICKED, SCATTERED = f"{COPY}picked/", f"{COPY}scattered/"
@@ -110,7 +114,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, SELECT, COMBINE}:
+    if computing <= COPIES | {"Permute", ROWS, INTERPOLATE, COMBINE}:
         return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
@@ -127,6 +131,6 @@ def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
     if any(name.endswith("Linear") for name in own):
         return "quantised"
-    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR | _PERIODIC]
-    kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES}
+    strange = [name for name in own if name not in _SIMPLE | _DIVISIONS | _CURVES | _SCALAR | _PERIODIC]
+    kinds = {"scalar": _SCALAR, "periodic": _PERIODIC, "curve": _CURVES, "division": _DIVISIONS}
     return strange[0] if strange else next((kind for kind, ops in kinds.items() if ops.intersection(own)), "simple")

@@ -16,6 +16,7 @@ from harness.predictor.features.contiguous_lengths import (
 )
 from harness.predictor.features.data_movement_classes import (
     COPY,
+    MAP,
     NORM,
     PICKED,
     SCATTERED,
@@ -32,13 +33,14 @@ _Image = tuple[int, int, Pair]
 
 @dataclass(frozen=True)
 class _Movement:
-    """The class of a layer, what it reads and writes, its window, and how many further operands of that size it has."""
+    """The class of a layer, what it reads and writes, its window, constants, and further operands of its size."""
 
     path: str
     in_shape: Shape
     out_shape: Shape
     kernel: Pair = (1, 1)
     stride: Pair = (1, 1)
+    weight_elements: int = 0
     extra_operands: int = 0
 
 
@@ -61,6 +63,7 @@ def mover(layer: ParsedKey, plain: bool) -> LayerFeatures:
     planes = {"in_size": in_size, "out_size": out_size, "kernel": moved.kernel, "stride": moved.stride}
     return replace(
         channelwise(moved.path, batch=batch, channels=channels, **planes),
+        weight_elements=moved.weight_elements,
         extra_operands=moved.extra_operands,
         element_bytes=ITEM_BYTES.get(written.dtype, 4),
         run=run_of(layer),
@@ -102,13 +105,16 @@ def _reduced(path: str, in_shape: Shape, out_shape: Shape, layer: ParsedKey) -> 
 
 
 def _mapped(path: str, out_shape: Shape, layer: ParsedKey) -> _Movement:
-    """Return the movement of a layer that computes each element or row from one of each operand."""
+    """Return the movement of a layer that computes each element or row from one of each operand.
+
+    Constants of several elements are weights: a device with its own memory loads them from the external one.
+    """
     shape = next(filter(None, map(normalised_rows, layer.operators)), out_shape)
+    further = sum(math.prod(tensor.shape or ()) >= math.prod(shape) for tensor in layer.inputs) - 1
     reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
-    constants = [tensor for name, tensor in reads if name.startswith("c:")]
-    operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
-    further = sum(elements >= math.prod(shape) for elements in operands) - 1
-    return _Movement(path, shape, shape, extra_operands=max(0, further))
+    constants = (math.prod(tensor.shape or ()) for name, tensor in reads if name.startswith("c:"))
+    weights = sum(elements for elements in constants if elements > 1) if path.startswith(MAP) else 0
+    return _Movement(path, shape, shape, weight_elements=weights, extra_operands=max(0, further))
 
 
 def _image(shape: Shape) -> _Image:

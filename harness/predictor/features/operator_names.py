@@ -18,6 +18,8 @@ _IDIOMS = (
     (("HardSigmoid", "Mul"), "HardSwish"),
     (("Clip",), "Relu"),
 )
+_POWERS = {"2": "Mul", "0.5": "Sqrt"}
+"""What runtimes compute for constant exponents."""
 
 
 def names_of(operators: Sequence[KeyOperator]) -> list[str]:
@@ -45,9 +47,14 @@ def _name(operator: KeyOperator) -> str:
     index = operator.tensor(1) if operator.op == "Gather" else None
     if index is not None and index.constant and index.shape is not None and math.prod(index.shape) == 1:
         return SELECT
+    if operator.op == "Pow" and operator.tensor(1).constant:
+        return _POWERS.get(operator.reads[1].partition("=")[2], operator.op)
     return "Affine" if _is_affine(operator) else operator.op
 
 
 def _is_affine(operator: KeyOperator) -> bool:
-    """Whether an operator only applies a constant factor, summand or divisor."""
-    return operator.op in ("Add", "Mul", "Sub", "Div") and any(tensor.constant for tensor in operator.tensors)
+    """Whether an operator only applies a constant factor or summand, or one divisor for all elements."""
+    if operator.op == "Div":
+        divisor = operator.tensor(1)
+        return divisor.constant and math.prod(divisor.shape or ()) == 1
+    return operator.op in ("Add", "Mul", "Sub") and any(tensor.constant for tensor in operator.tensors)

@@ -18,6 +18,7 @@ _STANDARD: Mapping[str, tuple[str, ...]] = {
     "SkipSimplifiedLayerNormalization": ("Add", "RMSNormalization"),
     "TransposeMatMul": ("MatMul",),
 }
+_LOG_SUM = "ReduceLogSumExp"
 _USUAL_SAMPLES = 2
 """Samples along each axis of a pixel of RoiAlign if the sizes of the regions determine them."""
 
@@ -25,10 +26,13 @@ _USUAL_SAMPLES = 2
 def in_usual_operators(layer: ParsedKey) -> ParsedKey:
     """Return a layer of usual operators; an activation that one applies is another operator.
 
-    A RoiAlign reads several samples of the map for each pixel of the result, as a GridSample of a larger one.
+    A RoiAlign reads several samples of the map for each pixel of the result, as a GridSample of a larger one. A
+    ReduceLogSumExp computes as much as a LogSoftmax of what it reads.
     """
     outputs = layer.outputs
     for operator in layer.operators:
+        if operator.op == _LOG_SUM:
+            outputs = (replace(outputs[0], shape=operator.tensor(0).shape), *outputs[1:])
         if operator.op == "RoiAlign" and outputs[0].shape:
             (ratio,) = operator.per_axis("sampling_ratio", 1, 0, least=0)
             samples = ratio or _USUAL_SAMPLES
@@ -39,7 +43,10 @@ def in_usual_operators(layer: ParsedKey) -> ParsedKey:
 
 
 def _as_usual(operator: KeyOperator) -> Iterator[KeyOperator]:
-    if operator.op == "RoiAlign":
+    if operator.op == _LOG_SUM:
+        axis = operator.numbers("axes", (-1,))[-1]
+        yield replace(operator, op="LogSoftmax", attributes={"axis": str(axis)})
+    elif operator.op == "RoiAlign":
         yield replace(operator, op=SAMPLING)
     elif operator.op == "ReverseSequence":  # picks rows by the places of a step and of a sequence
         table, lengths = (operator.tensor(slot) for slot in (0, 1))

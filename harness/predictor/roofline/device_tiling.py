@@ -25,6 +25,8 @@ _RUN = 64.0
 """Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 _VECTOR_BYTES = 64
+_PIXELS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 16.0, 32.0)
+"""Pixels that an array may compute together."""
 Tile = tuple[Size, Size, Size]
 """Rows and columns of an output tile, and the number of tiles that a unit works on at a time."""
 ALL_TILES: tuple[Tile, ...] = tuple(
@@ -88,6 +90,7 @@ class DeviceTiling:
     stores_tables: a table that the layer before computes moves to the memory from which its rows are picked
     channels_alone: each output of a depthwise convolution with several outputs per channel is computed by itself
     adds_up: a unit that waits for memory computes nothing, so that a layer takes almost the sum of its parts
+    packs_pixels: columns that few output channels leave idle compute further pixels of a line, see `_packed`
     holds_weights: an array keeps depth x columns weights, a *fold*, and all pixels stream through it before the next
     """
 
@@ -103,6 +106,7 @@ class DeviceTiling:
     pixels_fill_vectors: bool = True
     shares_work: bool = False
     holds_weights: bool = False
+    packs_pixels: bool = False
     compares_places: bool = False
     stores_tables: bool = False
     channels_alone: bool = False
@@ -131,6 +135,7 @@ class DeviceTiling:
         waves = []
         for own_rows, own_columns, together in self.tiles:
             tiles = arrays.groups * np.ceil(rows / own_rows) * np.ceil(columns / own_columns)
+            tiles = tiles * (_packed(arrays, self.depth, own_columns) if self.packs_pixels else 1.0)
             parts = arrays.groups * arrays.rows / (own_rows * own_columns)
             waves.append(np.where(arrays.channelwise, parts, tiles) / (self.units * together))
         shares = np.stack(waves, axis=1) * _whole_vectors(arrays)[:, None]
@@ -166,6 +171,32 @@ class DeviceTiling:
         area = np.array([rows * columns * together * self.units for rows, columns, together in self.tiles])
         done = self.waves(arrays) * area * (self.turns(arrays) * self.depth)[:, None]
         return np.asarray(np.log(done / arrays.macs[:, None]))
+
+
+def _packed(arrays: LayerArrays, depth: int, columns: int) -> Floats:
+    """Return the time of layers whose pixels fill the columns of an array over that of one pixel after another.
+
+    A block of pixels of a line reads all that their windows span, with weights of zero in between, if one pixel fills
+    less than the array. Windows with gaps or of three axes, and those of groups, are read row by row.
+    """
+    sizes, channels = arrays.sizes, arrays.group_channels
+    is_line = (sizes["in_width"] == 1) & (sizes["kernel_width"] == 1)
+    along, stride, count = (
+        np.where(is_line, sizes[f"{name}_height"], sizes[f"{name}_width"]) for name in ("kernel", "stride", "out")
+    )
+    lines = arrays.taps / along
+    count = np.where((arrays.taps > 1) & (channels * arrays.columns < depth * columns), count, 1.0)
+
+    def steps(pixels: float) -> Floats:
+        deep = np.ceil(lines * (along + (pixels - 1.0) * stride) * channels / depth)
+        return np.where(pixels <= count, deep * np.ceil(pixels * arrays.columns / columns) / pixels, np.inf)
+
+    by_row = lines * np.ceil(along * channels / depth) * np.ceil(arrays.columns / columns)
+    is_whole = (sizes["dilation_height"] == 1) & (sizes["dilation_width"] == 1) & (arrays.groups == 1)
+    is_whole &= np.array([name.startswith("mac/conv/dense") and "-3d" not in name for name in arrays.operators])
+    alone = arrays.channelwise | (arrays.groups == sizes["in_channels"])
+    fastest = np.where(is_whole, np.min([steps(pixels) for pixels in _PIXELS], axis=0), by_row)
+    return np.where(alone & (arrays.groups > 1), 1.0, fastest / steps(1.0))
 
 
 def _whole_vectors(arrays: LayerArrays) -> Floats:

@@ -69,7 +69,7 @@ def fit_roofline(
     usual_shape = np.array([overlap, _USUAL_ALONE if tiling.shares_work else NOTHING])
     log_latency = np.log(latency_s)
     scale = np.hypot(_HUBER, np.zeros(len(arrays)) if noise is None else noise)
-    weight = _HUBER**2 / scale / len(arrays)
+    weight = np.full(len(arrays), _HUBER / len(arrays))
 
     def loss(variables: Floats) -> tuple[float, Floats]:
         tiles, offsets, shape = variables[:split], variables[split:-2].reshape(-1, SIDES), variables[-2:]

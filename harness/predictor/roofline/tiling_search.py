@@ -83,19 +83,23 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with what its layers in `order` move: copied windows, a share of products, a buffer of maps.
 
-    Each question is answered by the layers that show it. Layers that may copy their windows show whether and where to
-    they do, and what fills the vectors of their product; wide windows on large maps show the buffer; transposed
-    convolutions the share of their product; scatters whether they compare places, and picked rows whether their table
-    moves first; and windows with many taps beside the map whether those take time. A tiling starts with the answers of
-    ONNX Runtime. For the share and the taps it starts with values between those of all devices, so that none is far
-    off if too few layers show it. Another answer is taken if it predicts held-out layers of the question better by
-    more than one standard error. A buffer needs two, because the best of many may be better by chance; so does the
-    answer that no windows are copied, which is asked after where copies go. For taps beside the map any noticeable
-    difference counts, because very few layers have many.
+    Each question is answered by the layers that show it. Convolutions show whether an array computes several pixels
+    where few channels leave it idle, from windows that it reads in place. Layers that may copy their windows show
+    whether and where to they do, and what fills the vectors of their product; wide windows on large maps show the
+    buffer; transposed convolutions the share of their product; scatters whether they compare places, and picked rows
+    whether their table moves first; and windows with many taps beside the map whether those take time. A tiling starts
+    with the answers of ONNX Runtime. For the share and the taps it starts with values between those of all devices, so
+    that none is far off if too few layers show it. Another answer is taken if it predicts held-out layers of the
+    question better by more than one standard error. A buffer needs two, because the best of many may be better by
+    chance; so does the answer that no windows are copied, which is asked after where copies go. For taps beside the map
+    any noticeable difference counts, because very few layers have many.
     """
+    in_place: dict[str, Any] = {"packs_pixels": True, "copies_windows": False}
+    packs = np.any(replace(tiling, **in_place).waves(arrays) != tiling.waves(arrays), axis=1)
     wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     by_channels, in_memory = {"pixels_fill_vectors": False}, {"copies_to_memory": True}
     questions: list[tuple[Mask, float, list[dict[str, Any]]]] = [
+        (packs & tiling.holds_weights, _LIKELY_SIGMAS, [in_place]),
         (arrays.multiplied, _LIKELY_SIGMAS, [{"channels_alone": True}]),
         (arrays.copies, _LIKELY_SIGMAS, [by_channels, in_memory, in_memory | by_channels]),
         (arrays.copies, _SURE_SIGMAS, [{"copies_windows": False, "copies_to_memory": False}]),

@@ -2,7 +2,8 @@
 
 The probe of a single layer includes the full load of its weights, except for the part that its own work hides. In a
 network, a device with its own memory also loads them while earlier layers leave the memory idle, if its buffer has room
-beside the weights in use. So the sum of single layers is too long for a network.
+beside the weights in use. So the sum of single layers is too long for a network. Transfers are in order: a layer that
+moves rows to or from computed places holds up the loads behind it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
+from harness.predictor.features.data_movement_classes import PICKED, SCATTERED
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.roofline import Roofline
@@ -23,7 +25,7 @@ class WeightLoads:
     """The parts of the rooflines of some layers, (layers,).
 
     `loads_s` are the loads of weights, `others_s` kernel and memory together, which overlap with them by `power`.
-    `memory_s` also occupies the memory. `launch_s` comes in addition.
+    `memory_s` also occupies the memory. `launch_s` comes in addition. `picks` states which have computed places.
     """
 
     weight_bytes: Floats
@@ -32,6 +34,7 @@ class WeightLoads:
     memory_s: Floats
     launch_s: Floats
     power: float
+    picks: Mask
 
     @classmethod
     def of(cls, roofline: Roofline, arrays: LayerArrays) -> WeightLoads:
@@ -41,7 +44,8 @@ class WeightLoads:
         others_s = (kernel_s**power + memory_s**power) ** (1.0 / power)
         together_s = (others_s**power + loads_s**power) ** (1.0 / power)
         launch_s = np.maximum(np.exp(terms.latency) - together_s, 0.0)
-        return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, power)
+        picks = np.array([path.startswith((PICKED, SCATTERED)) for path in arrays.paths], dtype=bool)
+        return cls(arrays.weight_bytes, loads_s, others_s, memory_s, launch_s, power, picks)
 
     def with_idle_layer(self) -> WeightLoads:
         """Return these layers and one more, which changes nothing: it loads nothing and keeps the memory busy."""
@@ -52,6 +56,7 @@ class WeightLoads:
             others_s=np.append(self.others_s, 1.0),
             memory_s=np.append(self.memory_s, 1.0),
             launch_s=np.append(self.launch_s, 0.0),
+            picks=np.append(self.picks, False),
         )
 
     def left(self, ahead_bytes: float, order: Ints | None = None) -> Floats:
@@ -74,7 +79,7 @@ class WeightLoads:
             rest_s = (size - used) * s_per_byte[layer]
             latency_s = self._latency_s(others[layer], rest_s, self.launch_s[layer])
             idle_s = np.maximum(latency_s - rest_s - self.memory_s[layer], 0.0)
-            ready = np.minimum(room[layer], ready - used + idle_s * bytes_per_s)
+            ready = np.minimum(room[layer], ready - used + idle_s * bytes_per_s) * ~self.picks[layer]
             shares[at] = latency_s / whole_s[layer]
         return shares
 

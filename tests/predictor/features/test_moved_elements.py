@@ -144,7 +144,7 @@ def test_transpositions_across_whole_pages(shape: tuple[int, ...], order: str, i
     [
         ("x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/simple/Add", 3 * 288),
         ("x0:float32[1,8,1,1]|x1:float32[1,8,6,6]|Mul(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/simple/Mul", 2 * 288),
-        ("x0:float32[1,8,6,6]|Mul(c:float32[8,1,1],x0){}|->t0:float32[1,8,6,6]", "move/map/simple/Affine", 2 * 288),
+        ("x0:float32[1,8,6,6]|Mul(c:float32[8,1,1],x0){}|->t0:float32[1,8,6,6]", "move/map/simple/Affine", 2 * 288 + 8),
         ("x0:float32[1,8,6,6]|Sigmoid(x0){}|Mul(t0,x0){}|->t1:float32[1,8,6,6]", "move/map/curve/Swish", 2 * 288),
         (
             "x0:float32[1,8,6,6]|GlobalAveragePool(x0){}|->t0:float32[1,8,1,1]",
@@ -156,7 +156,7 @@ def test_transpositions_across_whole_pages(shape: tuple[int, ...], order: str, i
             "move/copy/rows/Concat",
             2 * 72,
         ),
-        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/rows/Select", 2 * 8),
+        ("x0:float32[3,8]|Gather(x0,c:int64[]=1){axis=0}|->t0:float32[8]", "move/copy/rows/Slice", 2 * 8),
         ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/picked/Gather", 2 * 24),
         (
             "x0:float32[9,3,8]|GatherND(x0,c:int64[5,2]){batch_dims=0}|->t0:float32[5,8]",
@@ -200,6 +200,16 @@ def test_transpositions_across_whole_pages(shape: tuple[int, ...], order: str, i
             2 * 288,
         ),
         ("x0:float32[1,8,6]|Softmax-12(x0){axis=1}|->t0:float32[1,8,6]", "move/norm/softmax/Softmax-12", 2 * 48),
+        ("x0:float32[6,8]|Add(c:float32[6,8],x0){}|->t0:float32[6,8]", "move/map/simple/Affine", 3 * 48),
+        ("x0:float32[6,8]|Div(x0,c:float32[]=9){}|->t0:float32[6,8]", "move/map/simple/Affine", 2 * 48),
+        ("x0:float32[6,8]|Div(x0,c:float32[8]){}|->t0:float32[6,8]", "move/map/division/Div", 2 * 48 + 8),
+        ("x0:float32[6,8]|Pow(x0,c:float32[]=2){}|->t0:float32[6,8]", "move/map/simple/Mul", 2 * 48),
+        ("x0:float32[6,8]|Pow(x0,c:float32[]=3){}|->t0:float32[6,8]", "move/map/curve/Pow", 2 * 48),
+        (
+            "x0:float32[6,8]|ReduceLogSumExp(x0){axes=1;keepdims=0}|->t0:float32[6]",
+            "move/norm/softmax/LogSoftmax",
+            2 * 48,
+        ),
         ("x0:float32[1,8,6]|Whatever(x0){}|->t0:float32[1,8,6]", "move/map/Whatever/Whatever", 2 * 48),
         ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", "move/copy/rows/Split", 2 * 48),
     ],

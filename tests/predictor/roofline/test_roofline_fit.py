@@ -195,6 +195,31 @@ def test_what_fills_the_vectors_of_products_of_windows_is_found(pixels: bool) ->
     assert with_moved_bytes(usual, arrays, latency_s, np.arange(len(layers))) == machine
 
 
+def of_map(inputs: int, outputs: int, edge: int, taps: int) -> LayerFeatures:
+    """A convolution of a square map."""
+    layer = convolution(batch=1, in_channels=inputs, out_channels=outputs, size=(edge,) * 2, kernel=(taps,) * 2)
+    return replace(layer, operator="mac/conv/dense/plain")
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_whether_pixels_fill_idle_columns_is_found(packs: bool) -> None:
+    """Convolutions of few output channels show whether an array computes several pixels of a line at a time."""
+    sizes = np.random.default_rng(7).integers((4, 1, 9, 1), (32, 40, 60, 6), (30, 4)).tolist()
+    layers = [of_map(*each) for each in sizes]
+    array = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
+    machine, arrays = replace(array, packs_pixels=packs, copies_windows=not packs), layer_arrays(layers)
+    latency_s = 1e-6 + 1e-9 * LayerQuantities.of(machine, arrays).turns[0]
+    assert with_moved_bytes(array, arrays, latency_s, np.arange(len(layers))) == machine
+
+
+def test_packed_pixels_by_hand() -> None:
+    """Two pixels of 16 channels share an array of 32 x 32: their windows span 3 x 4 pixels, so 6 steps for both."""
+    layer = of_map(16, 16, 96, 3)
+    array = DeviceTiling(1, 32, 1, ((1, 32, 1),), holds_weights=True)
+    alone, packed = (replace(array, packs_pixels=packs).waves(layer_arrays([layer])) for packs in (False, True))
+    assert (alone.item(), packed.item()) == (5.0, 3.0)
+
+
 @pytest.mark.parametrize("buffer_bytes", [0, 1 << 18])
 def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
     """Dilated convolutions of a machine show the buffer whose tiles it loads, or that it loads all maps once."""

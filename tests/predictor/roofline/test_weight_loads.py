@@ -1,6 +1,7 @@
 """What is left of a network's layers whose weights are loaded while others compute."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ LAYERS = st.lists(st.tuples(st.integers(0, 1 << 22), SECONDS, SECONDS, SECONDS),
 def loads_of(layers: list[tuple[int, float, float, float]], power: float) -> WeightLoads:
     """Return layers of these bytes of weights, and seconds of other work, of the memory within it, and to launch."""
     sizes, others_s, memory_s, launch_s = np.array(layers, float).T
-    return WeightLoads(sizes, BYTE_S * sizes, others_s, np.minimum(memory_s, others_s), launch_s, power)
+    picks = np.zeros(len(layers), dtype=bool)
+    return WeightLoads(sizes, BYTE_S * sizes, others_s, np.minimum(memory_s, others_s), launch_s, power, picks)
 
 
 def seconds(loads: WeightLoads, ahead_bytes: float) -> np.ndarray:
@@ -64,17 +66,25 @@ def test_loads_are_as_fast_as_those_of_most_layers_by_hand() -> None:
     """Of three rates, the middle one counts: 100 µs of work load a quarter of 1,200,000 bytes, 30 of 120 µs."""
     sizes, loads_s = np.array([0, 1_200_000, 100, 100]), np.array([0, 1.2e-4, 1e-7 / 3, 1e-7])
     others_s = np.array([1e-4, 1e-6, 1e-6, 1e-6])
-    loads = WeightLoads(sizes.astype(float), loads_s, others_s, np.zeros(4), np.zeros(4), 50.0)
+    picks = np.zeros(4, dtype=bool)
+    loads = WeightLoads(sizes.astype(float), loads_s, others_s, np.zeros(4), np.zeros(4), 50.0, picks)
     assert loads.left(1 << 24)[1] == pytest.approx(0.75, rel=1e-3)
 
 
 def test_two_layers_by_hand() -> None:
     """100 µs of work load 800,000 bytes, 80 of the 120 µs of the next layer's weights, or what the buffer holds."""
     loads = loads_of([(0, 1e-4, 0.0, 0.0), (1_200_000, 1e-6, 0.0, 0.0), (0, 1e-6, 0.0, 0.0)], 50.0)
-    loads = WeightLoads(loads.weight_bytes, loads.loads_s, loads.others_s, np.array([2e-5, 0, 0]), loads.launch_s, 50.0)
+    loads = replace(loads, memory_s=np.array([2e-5, 0, 0]))
     assert seconds(loads, 1 << 24) == pytest.approx([1e-4, 4e-5, 1e-6], rel=1e-3)
     assert seconds(loads, 200_000) == pytest.approx([1e-4, 1e-4, 1e-6], rel=1e-3)
     assert seconds(loads, 0) == pytest.approx([1e-4, 1.2e-4, 1e-6], rel=1e-3)
+
+
+def test_rows_of_computed_places_hold_up_loads_by_hand() -> None:
+    """Of 100 µs before such a layer and 50 µs behind it, only these load the next 1,200,000 bytes."""
+    loads = loads_of([(0, 1e-4, 0, 0), (0, 1e-6, 0, 0), (0, 5e-5, 0, 0), (1_200_000, 1e-6, 0, 0)], 50.0)
+    loads = replace(loads, picks=np.array([False, True, False, False]))
+    assert seconds(loads, 1 << 24)[3] == pytest.approx(7e-5, rel=1e-3)
 
 
 def test_weights_in_use_leave_less_room_for_the_next_by_hand() -> None:
