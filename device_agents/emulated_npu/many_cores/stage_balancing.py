@@ -23,15 +23,12 @@ from device_agents.emulated_npu.partition.balanced import (
     StorageLimits,
     balanced_partition,
     group_loads,
-    refined_partition,
 )
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import Traversal
 from device_agents.emulated_npu.partition.result import CorePartition
 
 _CORRECTIONS = 2
-_WORTH_SHARING = 0.02
-"""Several parts share a group if the slowest stage is predicted to be faster by more than this."""
 _ATTEMPTS = 8
 """How often a partition that does not fit the memory of its chips is moved before it is refused."""
 _PS_PER_MS = 1e9
@@ -194,7 +191,7 @@ def _rounds(task: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedP
     while corrections <= _CORRECTIONS and attempts <= _ATTEMPTS:
         times = task.stage_times(groups, factors)
         try:
-            partition = _balanced(task, groups, times, limits)
+            partition = balanced_partition(task.nodes.graph, task.traversal, groups, times, limits)
         except DoesNotFit:
             if corrections:
                 return
@@ -217,17 +214,6 @@ def _rounds(task: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedP
         factors = _corrected(factors, placed, task.group_loads(partition, times))
     if too_small is not None and not corrections:
         raise too_small
-
-
-def _balanced(
-    task: PartitionTask, groups: Sequence[CoreGroup], times: StageTimes, limits: StorageLimits
-) -> CorePartition:
-    """Return the balanced partition, or one with several parts in a group that is predicted to be faster."""
-    graph, traversal = task.nodes.graph, task.traversal
-    cut = balanced_partition(graph, traversal, groups, times, limits)
-    refined = refined_partition(graph, traversal, cut, times, limits)
-    slowest = [max(task.group_loads(partition, times)) for partition in (cut, refined)]
-    return refined if slowest[1] < (1 - _WORTH_SHARING) * slowest[0] else cut
 
 
 def _demands(limits: StorageLimits, partition: CorePartition) -> list[int]:
