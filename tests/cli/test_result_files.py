@@ -66,7 +66,7 @@ def test_an_input_is_never_a_result(command: str, harness: Harness) -> None:
     "command",
     [
         "estimate d.onnx --html new.html --csv new.html",
-        "npu run d.onnx --roofline m.html --html ./m.html",
+        "npu run d.onnx --csv m.html --html ./m.html",
         "npu compile s.onnx -o new --image new",
     ],
 )
