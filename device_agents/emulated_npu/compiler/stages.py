@@ -39,9 +39,7 @@ from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Preload, Program, Setup
-from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _COMPARED_ITEMS, _RESIZED_ITEMS = 6000, 3000
@@ -204,11 +202,6 @@ class _Schedule:
         return self.plans[0].cores[0].decisions
 
     @property
-    def is_one_core(self) -> bool:
-        """Whether one core runs the whole network."""
-        return len(self.plans) == len(self.plans[0].cores) == 1
-
-    @property
     def items(self) -> int:
         """The number of items of the first core."""
         return len(self.ordered[self.plans[0].cores[0].core].items)
@@ -288,7 +281,8 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
 
 
 def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names: tuple[str, ...]) -> CompiledCore:
-    items, code, layer_of = _emitted(core, group, schedule)
+    items = schedule.ordered[core.core].items
+    code, layer_of = emit(items)
     graph, externals = core.graph, core.externals
     program = Program(
         group.group.machine.name,
@@ -306,19 +300,6 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, kept.stop))
     preload = Preload(emit(kept.loads)[0], kept.start, kept.stop)
     return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload)
-
-
-def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:
-    """Return the items of a core, their code, and the layer of each instruction.
-
-    Of a short program of one core, the order counts that is fastest if instructions take time, too.
-    """
-    found = schedule.ordered[core.core]
-    codes = [(items, *emit(items)) for items in (found.items, *(found.alike if schedule.is_one_core else ()))]
-    if len(codes) == 1:
-        return codes[0]
-    (machine,) = group.group.machines
-    return min(codes, key=lambda each: simulate(sequence(each[1], layer_of=each[2]), machine).makespan_ps)
 
 
 def _footprint(group: GroupPlan, core: CorePlan, items: Sequence[Item]) -> Footprint:
