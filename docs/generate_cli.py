@@ -13,6 +13,8 @@ from typer.main import get_command
 from harness.cli.app import program
 
 PAGE = Path(__file__).with_name("cli.md")
+_SHARED = "Options of the compiler:"
+"""The options that several commands have; the page lists them once."""
 
 
 def commands(group: Any = None) -> list[tuple[str, ...]]:
@@ -35,8 +37,14 @@ def help_of(command: tuple[str, ...]) -> str:
 def page() -> str:
     """Return the whole page."""
     parts = ["# Command line\n\nThis page has the help text of every command. `make docs` writes it.\n"]
+    owners: dict[str, str] = {}
     for command in commands():
-        parts.append(f"## `{' '.join(('harness', *command))}`\n\n```text\n{help_of(command)}\n```\n")
+        name = " ".join(("harness", *command))
+        text, _, shared = help_of(command).partition(_SHARED)
+        if shared:
+            owner = owners.setdefault(shared, name)
+            text += f"{_SHARED}{shared}" if owner == name else f"{_SHARED}\n  Those of `{owner}`."
+        parts.append(f"## `{name}`\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
 
 

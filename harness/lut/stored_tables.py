@@ -1,9 +1,8 @@
-"""The tables of a workspace: a list of them, and the removal of those that nothing refers to."""
+"""The tables of a workspace: a list of them, and the removal of old ones."""
 
-import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,6 @@ from harness.lut.table_choice import PUBLISHED, default_table, made_of, table_fo
 from harness.text import whole_number
 from harness.workspace import Workspace
 
-_HIDDEN = (".harness", ".github")
-"""Hidden folders whose files may name a table: the results of nights, and workflows."""
-_FOREIGN = "pyvenv.cfg"
-"""A folder with this file is a virtual environment, which names no table."""
-_CHUNK_BYTES = 1 << 20
 _DIGITS = 6
 
 
@@ -51,10 +45,9 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class Pruning:
-    """The tables to remove, and those that would be removed if no file referred to them, with these files."""
+    """The tables to remove, and how many of the workspace stay."""
 
     removed: tuple[StoredTable, ...]
-    referred: tuple[tuple[StoredTable, tuple[Path, ...]], ...]
     kept: int
 
 
@@ -72,18 +65,14 @@ def list_tables(workspace: Workspace, device: str | None = None) -> tuple[Stored
 def plan_pruning(workspace: Workspace, keep: int, device: str | None = None) -> Pruning:
     """Return which tables to remove so that the `keep` newest of each device, method, batch and threads stay.
 
-    These stay: the default of a device, a table whose manifest cannot be read, and one that a file of the workspace
-    names. Such a file is a report, the results of nights that later nights are compared with, or a settings file.
+    The default of a device stays as well, and so does a table whose manifest cannot be read.
     """
     groups: defaultdict[tuple[str, str, Variant], list[StoredTable]] = defaultdict(list)
     tables = [one for one in list_tables(workspace, device) if not one.is_published]
     for table in tables:
         groups[table.device, table.method, table.variant].append(table)
-    old = [one for group in groups.values() for one in group[keep:] if one.created and not one.is_default]
-    found = _references(workspace, old)
-    removed = tuple(one for one in old if not found[one.path.name])
-    referred = tuple((one, tuple(found[one.path.name])) for one in old if found[one.path.name])
-    return Pruning(removed, referred, len(tables) - len(removed))
+    removed = [one for group in groups.values() for one in group[keep:] if one.created and not one.is_default]
+    return Pruning(tuple(removed), len(tables) - len(removed))
 
 
 def remove_tables(tables: Sequence[StoredTable]) -> None:
@@ -114,48 +103,3 @@ def _default(workspace: Workspace, device: str, variant: Variant) -> Path | None
         return default_table(workspace, device, variant)
     except LutNotFound:
         return None
-
-
-def _references(workspace: Workspace, tables: Sequence[StoredTable]) -> dict[str, list[Path]]:
-    """Return by the name of a table's folder the files of the workspace that contain it."""
-    found: dict[str, list[Path]] = {table.path.name: [] for table in tables}
-    for path in _files(workspace) if found else ():
-        held = _names_in(path, list(found))
-        for name in held:
-            found[name].append(path)
-    return found
-
-
-def _files(workspace: Workspace) -> Iterator[Path]:
-    """Yield the files of a workspace that may name a table: not the tables themselves, and not the samples."""
-    journal = workspace.journal.name
-    for folder, names, files in os.walk(workspace.root):
-        here = Path(folder)
-        names[:] = sorted(
-            name
-            for name in names
-            if (not name.startswith(".") or name in _HIDDEN)
-            and here / name != workspace.lut
-            and not (here / name / _FOREIGN).exists()
-        )
-        yield from (here / name for name in sorted(files) if not name.startswith(journal) and (here / name).is_file())
-
-
-def _names_in(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the names that a file contains; raises ConfigurationError for one that cannot be read."""
-    wanted = {name.encode(): name for name in names}
-    longest = max(map(len, wanted))
-    found: dict[str, None] = {}
-    try:
-        with path.open("rb") as file:
-            tail = b""
-            while chunk := file.read(_CHUNK_BYTES):
-                text = tail + chunk
-                found |= {name: None for encoded, name in wanted.items() if encoded in text}
-                tail = text[-longest:]
-    except FileNotFoundError:  # a temporary file of a command at work
-        return []
-    except OSError as error:
-        step = "It may refer to a table; make it readable, or move it out of the workspace"
-        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=step) from error
-    return list(found)

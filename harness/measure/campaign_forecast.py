@@ -63,7 +63,7 @@ class CampaignForecast:
     def loading(self, batch: int, share: float, next_share: float, seconds: float) -> None:
         """Note which share of a batch is prepared after some seconds, and which it will be after the present step.
 
-        It takes no less than others by their size. What is prepared has still to be loaded.
+        The batch takes at least as long as others of its size. What is prepared still has to be loaded.
         """
         if self._kept.get(batch):
             return

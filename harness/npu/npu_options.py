@@ -27,9 +27,6 @@ __all__ = [
 
 DEFAULT_PRESET = "edge"
 
-AUTO_GROUPS = "auto"
-"""The value of --groups that leaves the number of groups to the compiler."""
-
 RowSort = Literal["order", "cycles", "macs", "bytes", "name"]
 """The order of a table's layers: as they run, the largest first, or by name."""
 
@@ -132,15 +129,10 @@ _SCORED = ("score", "threshold", "max_nodes", "parts", "add_groups", "period_ms"
 class PipelineOptions:
     """The division of a network over core groups, and its run."""
 
-    cores: int | None = option(
-        None,
-        "Number of cores, divided evenly among the groups; with --groups auto, the maximum number to use.",
-        metavar="N",
-    )
+    cores: int | None = option(None, "Number of cores, divided evenly among the groups.", metavar="N")
     groups: str | None = option(
         None,
-        "Core groups: their number (1 if only --cores is given), the cores of each, such as 0-3/4,5/6, or auto: as many"
-        " groups of one core as are fastest.",
+        "Core groups: their number (1 if only --cores is given), or the cores of each, such as 0-3/4,5/6.",
         metavar="GROUPS",
     )
     inputs: int | None = option(

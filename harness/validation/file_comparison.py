@@ -73,7 +73,7 @@ def runs_s(latency_s: float) -> float:
 
 
 def openings(network: Network) -> float:
-    """Return how many times as long as the start of a process a comparison takes, in addition to its runs."""
+    """Return the time of a comparison without its runs, as a multiple of the time to start a process."""
     return 1.0 + _OPENINGS_PER_BYTE * network.constant_bytes(network.nodes)
 
 

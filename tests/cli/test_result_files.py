@@ -26,7 +26,7 @@ SPACE = "--space s.onnx --candidates c.npy"
 def harness(tmp_path: Path) -> Harness:
     """A workspace with files that no command can read; `link.csv` is a link to `d.onnx`."""
     found = Harness.in_folder(tmp_path)
-    for name in ("d.onnx", "s.onnx", "c.npy", "n.npy", "t.csv", "m.html", "nightly.toml"):
+    for name in ("d.onnx", "s.onnx", "c.npy", "n.npy", "t.csv", "m.html"):
         (found.workspace / name).write_text(name)
     (found.workspace / "link.csv").symlink_to("d.onnx")
     return found
@@ -52,7 +52,7 @@ def test_options_of_search_spaces_need_one(harness: Harness) -> None:
         "trace d.onnx -o d.onnx",
         "npu compile s.onnx --activation Sigmoid=t.csv -o t.csv",
         "npu assemble d.onnx --base s.onnx -o s.onnx",
-        "nightly run --plan nightly.toml --markdown nightly.toml",
+        "nightly run --plan m.html --html m.html",
     ],
 )
 def test_an_input_is_never_a_result(command: str, harness: Harness) -> None:
@@ -66,7 +66,7 @@ def test_an_input_is_never_a_result(command: str, harness: Harness) -> None:
     "command",
     [
         "estimate d.onnx --html new.html --csv new.html",
-        "npu run d.onnx --roofline m.html --html ./m.html",
+        "npu run d.onnx --csv m.html --html ./m.html",
         "npu compile s.onnx -o new --image new",
     ],
 )

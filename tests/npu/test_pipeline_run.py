@@ -136,23 +136,6 @@ def test_a_larger_group_gets_more_work(tmp_path: Path) -> None:
     assert shares["0-2/3"] > shares["0/1"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["chain", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("residual", "dense"))]
-)
-def test_more_cores_are_never_slower_if_the_number_is_free(tmp_path: Path, kind: str) -> None:
-    """With --groups auto, a larger limit gives at most 1 % more time for an input than any smaller one."""
-    model = _loaded(tmp_path, [16, 16, 32, 32, 32, 16], kind)
-    intervals, compiled = [], DEFAULT if kind == "chain" else DIRECT
-    for most in (1, 2, 3, 4, 6):
-        run = _run(model, _machine(6), compiled, groups="auto", cores=most, partition="balanced", values=False)
-        _check(run)
-        assert len(run.runs[0].timed.compiled.groups) <= most
-        intervals.append(run.runs[0].timed.report.interval_ps)
-    for place, interval_ps in enumerate(intervals):
-        assert interval_ps <= 1.01 * min(intervals[: place + 1])
-    assert intervals[-1] < intervals[0]
-
-
 @settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_pipeline_respects_values_memory_and_bounds(tmp_path: Path, data: st.DataObject) -> None:

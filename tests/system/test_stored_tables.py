@@ -61,19 +61,6 @@ def test_pruning_keeps_the_newest_tables(shelf: Harness) -> None:
     shelf("lut", "check").assert_ok()
 
 
-@pytest.mark.parametrize("file", ["reports/nightly-2026-01-02.md", "nightly.toml", ".harness/fleet.sqlite", "ci/a.txt"])
-def test_a_table_that_a_file_names_is_never_removed(shelf: Harness, file: str) -> None:
-    """A report, a plan, the results of nights or any other file of the workspace keeps the table that it names."""
-    named = names(shelf)[-1]
-    path = shelf.workspace / file
-    path.parent.mkdir(exist_ok=True, parents=True)
-    with path.open("ab") as written:
-        written.write(b"x" * ((1 << 20) - 9) + named.encode())
-    found = shelf("lut", "prune", "--keep", "1", "--json").data
-    assert [one["lut"] for one in found["referred"]] == [named]
-    assert named in names(shelf) and len(names(shelf)) == 2
-
-
 def test_damaged_tables_are_left_alone(shelf: Harness) -> None:
     """A table whose manifest cannot be read is listed and not removed: `lut check` reports it."""
     damaged = names(shelf)[-1]

@@ -40,9 +40,7 @@ from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Preload, Program, Setup
-from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _RESIZED_ITEMS = 3000
@@ -220,11 +218,6 @@ class _Schedule:
         return self.plans[0].cores[0].decisions
 
     @property
-    def is_one_core(self) -> bool:
-        """Whether one core runs the whole network."""
-        return len(self.plans) == len(self.plans[0].cores) == 1
-
-    @property
     def items(self) -> int:
         """The number of items of the first core."""
         return len(self.ordered[self.plans[0].cores[0].core].items)
@@ -303,7 +296,8 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
 
 
 def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names: tuple[str, ...]) -> CompiledCore:
-    items, code, layer_of = _emitted(core, group, schedule)
+    items = schedule.ordered[core.core].items
+    code, layer_of = emit(items)
     graph, externals = core.graph, core.externals
     program = Program(
         group.group.machine.name,
@@ -321,32 +315,6 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, kept.stop))
     preload = Preload(emit(kept.loads)[0], kept.start, kept.stop)
     return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload)
-
-
-def _emitted(core: CorePlan, group: GroupPlan, schedule: _Schedule) -> tuple[list[Item], bytes, tuple[int, ...]]:
-    """Return the items of a core, their code, and the layer of each instruction.
-
-    Of a short program of one core, the order counts that is fastest if instructions take time, too. It takes no less
-    time than by the formula, so that most orders need no simulation.
-    """
-    found = schedule.ordered[core.core]
-    best, alike = (found.items, *emit(found.items)), found.alike if schedule.is_one_core else ()
-    if not alike:
-        return best
-    (machine,) = group.group.machines
-    best_ps = _simulated_ps(best, machine)
-    for predicted_ps, items in alike:
-        if predicted_ps < best_ps:
-            other = items, *emit(items)
-            other_ps = _simulated_ps(other, machine)
-            if other_ps < best_ps:
-                best, best_ps = other, other_ps
-    return best
-
-
-def _simulated_ps(emitted: tuple[list[Item], bytes, tuple[int, ...]], machine: Machine) -> int:
-    _, code, layer_of = emitted
-    return simulate(sequence(code, layer_of=layer_of), machine).makespan_ps
 
 
 def _footprint(group: GroupPlan, core: CorePlan, items: Sequence[Item]) -> Footprint:

@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import group_machi
 from device_agents.emulated_npu.compiler.stages import WeightPolicy, compile_system
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.core_groups import assignment_of, form_groups
+from device_agents.emulated_npu.many_cores.core_groups import assignment_of
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.many_cores.system_runs import TimedSystem, time_system
 from device_agents.emulated_npu.partition.balanced import (
@@ -23,15 +23,12 @@ from device_agents.emulated_npu.partition.balanced import (
     StorageLimits,
     balanced_partition,
     group_loads,
-    refined_partition,
 )
-from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
+from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import Traversal
 from device_agents.emulated_npu.partition.result import CorePartition
 
 _CORRECTIONS = 2
-_WORTH_SHARING = 0.02
-"""Several parts share a group if the slowest stage is predicted to be faster by more than this."""
 _ATTEMPTS = 8
 """How often a partition that does not fit the memory of its chips is moved before it is refused."""
 _PS_PER_MS = 1e9
@@ -194,7 +191,7 @@ def _rounds(task: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedP
     while corrections <= _CORRECTIONS and attempts <= _ATTEMPTS:
         times = task.stage_times(groups, factors)
         try:
-            partition = _balanced(task, groups, times, limits)
+            partition = balanced_partition(task.nodes.graph, task.traversal, groups, times, limits)
         except DoesNotFit:
             if corrections:
                 return
@@ -217,17 +214,6 @@ def _rounds(task: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedP
         factors = _corrected(factors, placed, task.group_loads(partition, times))
     if too_small is not None and not corrections:
         raise too_small
-
-
-def _balanced(
-    task: PartitionTask, groups: Sequence[CoreGroup], times: StageTimes, limits: StorageLimits
-) -> CorePartition:
-    """Return the balanced partition, or one with several parts in a group that is predicted to be faster."""
-    graph, traversal = task.nodes.graph, task.traversal
-    cut = balanced_partition(graph, traversal, groups, times, limits)
-    refined = refined_partition(graph, traversal, cut, times, limits)
-    slowest = [max(task.group_loads(partition, times)) for partition in (cut, refined)]
-    return refined if slowest[1] < (1 - _WORTH_SHARING) * slowest[0] else cut
 
 
 def _demands(limits: StorageLimits, partition: CorePartition) -> list[int]:
@@ -258,58 +244,3 @@ def _corrected(factors: Sequence[float], placed: TimedPartition, expected_ps: Se
         for node in placed.partition.nodes_of(group):
             found[node] *= factor
     return found
-
-
-@dataclass(frozen=True)
-class ChosenGroups:
-    """The groups that were fastest, the task on them, and the network as it runs on them."""
-
-    groups: tuple[CoreGroup, ...]
-    task: PartitionTask
-    placed: TimedPartition
-
-    @property
-    def interval_ps(self) -> float:
-        """The time from one input to the next."""
-        return self.placed.timed.report.interval_ps
-
-
-def choose_group_count(
-    task_on: Callable[[Sequence[CoreGroup]], PartitionTask], fabric: Fabric, most: int
-) -> ChosenGroups:
-    """Return the fastest of several numbers of groups up to `most`, of one core each, with the balanced partition.
-
-    All numbers run whose computation, evenly divided, would be faster than the best run. A number that runs for
-    some `most` also runs for a larger one, so a larger `most` never gives a longer interval. Raises DoesNotFit if the
-    network fits on no number of groups.
-    """
-    best: ChosenGroups | None = None
-    problem: DoesNotFit | None = None
-    runs = []
-    for count in reversed(group_counts(most)):
-        groups = form_groups(fabric, str(count))
-        task = task_on(groups)
-        works = [node.workload.compute_macs * PS_PER_S / fabric.fastest_macs_per_s for node in task.nodes.graph.nodes]
-        if count > len(works) or (best is not None and max(sum(works) / count, *works) > best.interval_ps):
-            continue
-        try:
-            found = ChosenGroups(groups, task, balance_stages(task, groups))
-        except DoesNotFit as error:
-            problem = error
-            continue
-        runs.append(f"{count}: {found.interval_ps / _PS_PER_MS:.4g}")
-        if best is None or found.interval_ps <= best.interval_ps:
-            best = found
-    if best is None:
-        raise problem or DoesNotFit("no core group is possible", f"there are {most} cores")
-    event = f"{len(best.groups)} of at most {most} groups; ms an input by groups that ran: {', '.join(runs)}"
-    partition = replace(best.placed.partition, events=(*best.placed.partition.events, event))
-    return replace(best, placed=replace(best.placed, partition=partition))
-
-
-def group_counts(most: int) -> list[int]:
-    """Return the numbers of groups to try: 1, 2, 3, 4, 6, 8, 12, 16, and so on up to `most`."""
-    found = [1]
-    while found[-1] < most:
-        found.append(found[-1] + (1 << max(0, found[-1].bit_length() - 2)))
-    return [count for count in found if count <= most]

@@ -3,10 +3,6 @@
 The split score is greedy and does not use times. The slowest stage bounds the throughput of the pipeline (S5.7), so
 this partition minimises its time; among equal partitions it takes the smallest sum of squared times, which balances the
 other stages. No stage demands more storage than its group has (S5.6).
-
-It cuts the traversal. With parallel branches, nodes of other branches lie between two nodes of one branch, so a better
-division may give a group several parts of the traversal: `refined_partition` moves nodes between groups where that
-shortens the slowest stage. No group ever sends to one before it.
 """
 
 from __future__ import annotations
@@ -28,8 +24,6 @@ from device_agents.emulated_npu.partition.result import CorePartition, SubStruct
 
 # [start, stop] -> time of the stage, infinite if it is not allowed.
 _Table = NDArray[np.float64]
-_MOST_MOVES = 1_000
-_Loads = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -71,21 +65,6 @@ class StageTimes:
             times = np.where(staying, np.minimum(times, _sums(self.resident.node_times[group])), times)
         sent: _Table = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte[group]
         return times + sent[None, :]
-
-    def loads(self, partition: CorePartition) -> tuple[float, ...]:
-        """Return the time of each sub-structure of a partition by either method.
-
-        A sub-structure sends nothing to the next one if that shares its group.
-        """
-        parts = partition.sub_structures
-        ends = list(itertools.accumulate((len(part.nodes) for part in parts), initial=0))
-        found = []
-        for number, part in enumerate(parts):
-            stop = ends[number + 1]
-            shared = number + 1 < len(parts) and parts[number + 1].group == part.group
-            sent = self.cut_bytes[stop] * self.time_per_byte[part.group] if shared else 0.0
-            found.append(max(0.0, self(ends[number], stop, part.group) - sent))
-        return tuple(found)
 
 
 def _sums(values: Sequence[float]) -> _Table:
@@ -228,7 +207,7 @@ def _best(groups: int, table_of: Callable[[int], _Table], combine: np.ufunc) -> 
     return float(reached[-1]), cuts[::-1]
 
 
-def group_loads(graph: NodeGraph, traversal: Traversal, cost: StageTimes, group_of: Sequence[int]) -> _Loads:
+def group_loads(graph: NodeGraph, traversal: Traversal, cost: StageTimes, group_of: Sequence[int]) -> tuple[float, ...]:
     """Return the time of each group that runs its nodes one after the other; `group_of` is by node.
 
     A group sends every output to each other group that reads it.
@@ -247,59 +226,3 @@ def group_loads(graph: NodeGraph, traversal: Traversal, cost: StageTimes, group_
         stays = [size <= room for size, room in zip(weights, cost.resident.room_bytes, strict=True)]
         times = [min(pair) if stay else pair[0] for *pair, stay in zip(times, resident, stays, strict=True)]
     return tuple(map(sum, zip(times, sent, strict=True)))
-
-
-def refined_partition(
-    graph: NodeGraph, traversal: Traversal, partition: CorePartition, cost: StageTimes, limits: StorageLimits
-) -> CorePartition:
-    """Return the partition after moves of single nodes out of the slowest group, each of which makes it faster.
-
-    Among equal maxima the smallest sum of squares counts. Every group keeps a node and holds no more than its limit; no
-    group sends to one before it. The nodes of a group that follow each other in the traversal are one part.
-    """
-    group_of = {node: part.group for part in partition.sub_structures for node in part.nodes}
-    if traversal.second_leg is not None:
-        return partition
-    chosen = [group_of[node] for node in range(len(graph.nodes))]
-    loads = group_loads(graph, traversal, cost, chosen)
-    for _ in range(_MOST_MOVES):
-        best = min(
-            ((_rank(group_loads(graph, traversal, cost, each)), each) for each in _moves(graph, chosen, loads, limits)),
-            default=None,
-        )
-        if best is None or best[0] >= _rank(loads):
-            break
-        chosen = best[1]
-        loads = group_loads(graph, traversal, cost, chosen)
-    parts = []
-    for group, nodes in itertools.groupby(traversal.order, key=chosen.__getitem__):
-        own = tuple(nodes)
-        workload = sum((graph.nodes[node].workload for node in own), Workload())
-        parts.append(SubStructure(own, group, workload, loads[group]))
-    return CorePartition(partition.method, partition.groups, tuple(parts), events=partition.events)
-
-
-def _rank(loads: _Loads) -> tuple[float, float]:
-    return max(loads), sum(load * load for load in loads)
-
-
-def _moves(graph: NodeGraph, group_of: Sequence[int], loads: _Loads, limits: StorageLimits) -> list[list[int]]:
-    """Return the divisions in which one node of the slowest group is in another."""
-    slowest = loads.index(max(loads))
-    members = [node for node, group in enumerate(group_of) if group == slowest]
-    if len(members) == 1:
-        return []
-    stored = [0] * len(loads)
-    for node, group in enumerate(group_of):
-        stored[group] += limits.demand_bytes(graph.nodes[node].workload)
-    found = []
-    for node in members:
-        first = max((group_of[one] for one in graph.nodes[node].predecessors), default=0)
-        last = min((group_of[one] for one in graph.successors[node]), default=len(loads) - 1)
-        for group in range(first, last + 1):
-            demand = stored[group] + limits.demand_bytes(graph.nodes[node].workload)
-            if group != slowest and demand <= limits.held_bytes[group]:
-                moved = list(group_of)
-                moved[node] = group
-                found.append(moved)
-    return found

@@ -50,11 +50,6 @@ class Fabric:
         """The number of cores of all chips."""
         return self.chips * self.cores_per_chip
 
-    @property
-    def fastest_macs_per_s(self) -> float:
-        """Multiply-adds per second of the fastest core."""
-        return max(self.core.macs_per_s, *(own.macs_per_s for _, _, own in self.kinds), 0.0)
-
     def own(self, core: int) -> CoreCapability:
         """Return what a core does not share."""
         return next((own for first, last, own in self.kinds if first <= core <= last), self.core)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json, print_line, print_report
+from harness.cli.terminal.output import print_json, print_line, print_report
 from harness.errors import LutNotFound
 from harness.text import byte_size, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
     from harness.lut.stored_tables import StoredTable
-
-_SHOWN_FILES = 3
 
 OneDevice = Annotated[str | None, arguments.device_option("Tables of this device only.")]
 
@@ -55,9 +53,7 @@ def prune(
 ) -> None:
     """Remove old tables.
 
-    The N newest of each device, method, batch and number of threads are kept. A table is also kept if it is the default
-    of its device, or if a file of the workspace names it. Such a file is a report, the results of a night,
-    nightly.toml, harness.toml, or another file in the workspace's folder.
+    The N newest of each device, method, batch and number of threads are kept, and the default of each device.
 
     Example: harness lut prune --keep 5 --dry-run
     """
@@ -74,7 +70,6 @@ def prune(
         print_json(
             removed=[one.name for one in plan.removed],
             removed_bytes=sum(one.size_bytes for one in plan.removed),
-            referred=[{"lut": one.name, "files": list(map(str, files))} for one, files in plan.referred],
             kept=plan.kept,
             dry_run=dry_run,
         )
@@ -83,10 +78,6 @@ def prune(
         print_report([list_of_tables(plan.removed)])
     size = f" ({byte_size(sum(one.size_bytes for one in plan.removed))})" if plan.removed else ""
     print_line(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables{size}, {plan.kept} stay")
-    for table, files in plan.referred:
-        shown = ", ".join(str(path.relative_to(workspace.root)) for path in files[:_SHOWN_FILES])
-        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-        note(f"{table.name} stays: it is named in {shown}{more}")
 
 
 def _no_table(workspace: Workspace, device: str | None) -> LutNotFound:

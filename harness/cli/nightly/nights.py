@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ import typer
 from harness.cli.nightly.changes import write_nights
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import check_results, file_option
+from harness.cli.options.result_files import check_results
 from harness.cli.terminal.output import note, print_error, print_json, print_report
 from harness.cli.terminal.progress import LINE_EVERY_S, show_jobs, stop_on_interrupt
 from harness.errors import CHECK_FILE, ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
@@ -44,24 +44,12 @@ _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
 
-@dataclass(frozen=True)
-class ReportFiles:
-    """Files that the report is written to besides its own."""
-
-    markdown: Annotated[Path | None, file_option("--markdown", help="Also write the report to this file.")] = None
-    junit: Annotated[Path | None, file_option("--junit", help="Also write the report to this file as JUnit XML.")] = (
-        None
-    )
-    html: arguments.HtmlFile = None
-
-
-@spread
 def run(
     plan: PlanPath = None,
     night: Night = None,
     engine: Engine = None,
+    html: arguments.HtmlFile = None,
     *,
-    files: ReportFiles,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
     ] = False,
@@ -81,7 +69,7 @@ def run(
     from harness.nightly.night import current_night, engine_of, run_night
 
     found = _plan(workspace, plan, engine)
-    check_results([path for path in astuple(files) if path is not None], [found.path])
+    check_results([html] if html is not None else [], [found.path])
     which = _night(night, current_night(found))
     if dry_run:
         _show_forecast(found, workspace, which, json)
@@ -97,10 +85,10 @@ def run(
             notify=note,
             publishing=lambda device: begin(f"{device}, table", f"lut build {device}"),
         )
-    written = _write(report, workspace, files.markdown, files.junit)
-    if files.html is not None:
-        write_nights(files.html, workspace)
-        written.append(files.html)
+    written = _write(report, workspace)
+    if html is not None:
+        write_nights(html, workspace)
+        written.append(html)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
         note(f"There is nothing to measure: the night of {report.night} is complete")
@@ -296,7 +284,7 @@ def _night(text: str | None, tonight: date) -> date:
     return found
 
 
-def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> list[Path]:
+def _write(report: NightReport, workspace: Workspace) -> list[Path]:
     """Write both reports, whole or not at all; return their paths."""
     from harness.files import write_whole
     from harness.report.nights.nightly_junit import junit
@@ -309,12 +297,8 @@ def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> lis
         raise ConfigurationError(
             f"Reports cannot be written to {workspace.reports}", why=why, next_step=CHECK_FILE
         ) from error
-    written: list[Path] = []
-    for (suffix, content), beside in zip(
-        ((".md", markdown(report).encode()), (".xml", junit(report))), also, strict=True
-    ):
-        own = workspace.reports / f"nightly-{report.night}{suffix}"
-        for path in (own, *([beside] if beside else [])):
-            write_whole(path, content)
-            written.append(path)
-    return written
+    contents = {".md": markdown(report).encode(), ".xml": junit(report)}
+    written = {workspace.reports / f"nightly-{report.night}{suffix}": text for suffix, text in contents.items()}
+    for path, text in written.items():
+        write_whole(path, text)
+    return list(written)

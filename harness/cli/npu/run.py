@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,6 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.arguments import command_line
 from harness.cli.options.option_groups import Heading, spread
-from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
@@ -29,22 +27,14 @@ class RowOptions:
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Show the first N layers only; 0 shows all.")] = 0
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """The files that the command writes."""
-
-    csv: arguments.CsvFile = None
-    roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None
-    html: arguments.HtmlFile = None
-
-
 @spread
 @limited(2)
 def run_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
     options: RunOptions,
-    files: RunFiles,
+    csv: arguments.CsvFile = None,
+    html: arguments.HtmlFile = None,
     *,
     compiler: Annotated[Options, Heading("Options of the compiler")],
     shown: RowOptions,
@@ -75,17 +65,12 @@ def run_command(
         loaded = load(model, machine, compiler, *network.read, note, observe)
         run = run_on_one_core(loaded, options, note, observe)
         observe(DONE)
-    if files.csv is not None:
-        write_csv(files.csv, layer_rows(run))
-    if files.roofline is not None:
-        from harness.npu.run.run_page import roofline_plot
-        from harness.report.html import write_figure
-
-        write_figure(files.roofline, *roofline_plot(run), command_line())
-    if files.html is not None:
+    if csv is not None:
+        write_csv(csv, layer_rows(run))
+    if html is not None:
         from harness.npu.run.run_page import write_run
 
-        write_run(files.html, run, command_line())
+        write_run(html, run, command_line())
     if json:
         print_json(**json_fields(run))
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import OnlyFields, spread
-from harness.cli.terminal.output import note, print_json, print_report, write_csv
+from harness.cli.terminal.output import note, print_json, print_report
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
@@ -19,7 +19,6 @@ def split_command(
     model: arguments.Model,
     options: SplitOptions,
     machine: MachineChoice,
-    csv: arguments.CsvFile = None,
     *,
     compiler: Annotated[Options, OnlyFields(("halo", "residency", "reorder"))],
     dim: arguments.Dims = None,
@@ -37,7 +36,7 @@ def split_command(
     from harness.measure.progress import begin
     from harness.npu.loading import load_model
     from harness.npu.split.split_study import check_cores, compare_splits
-    from harness.npu.split.split_tables import candidate_rows, json_fields, split_tables
+    from harness.npu.split.split_tables import json_fields, split_tables
 
     target = machine.load()
     check_cores(options.cores, target)
@@ -48,8 +47,6 @@ def split_command(
         network = load_model(model, dims, note)
         split = compare_splits(network, target, compiler, options, observe)
     took_s = time.perf_counter() - start
-    if csv is not None:
-        write_csv(csv, candidate_rows(split))
     if json:
         print_json(**json_fields(split), took_s=took_s)
     else:

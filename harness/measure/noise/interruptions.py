@@ -28,7 +28,7 @@ _Seconds = TypeVar("_Seconds", float, Floats)
 
 
 def interruptions_of(runs_s: Floats, usual_s: Floats) -> float:
-    """Return by which fraction long series of successive runs exceed the sums of the runs' usual latencies."""
+    """Return the share by which long series of successive runs exceed the sum of the usual latencies of these runs."""
     ends_s = np.cumsum(usual_s)
     series: Ints = np.unique((ends_s / LONG_S).astype(np.int64), return_inverse=True)[1]
     shares = np.bincount(series, runs_s) / np.bincount(series, usual_s)
@@ -36,6 +36,6 @@ def interruptions_of(runs_s: Floats, usual_s: Floats) -> float:
 
 
 def lengthening(latency_s: _Seconds, interruptions: float) -> tuple[_Seconds, _Seconds]:
-    """Return how many times as long a network takes as its parts, of which `latency_s` is the sum, and the error."""
+    """Return the time of a network over the sum of its parts, which is `latency_s`, and the error of this factor."""
     shown = interruptions * latency_s**2 / (latency_s**2 + _HALF_S**2)
     return 1 + _SHARE * shown, _DOUBT * shown

@@ -160,10 +160,9 @@ def judge(
 ) -> MachineNoise:
     """Return the verdict on the machine of a campaign.
 
-    A spread `of_networks` between processes contains the drift, which then does not widen the resolution.
-
-    Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
-    clocks only. An emulated device has no other work.
+    With `of_networks`, the spread between processes already contains the drift, which then does not widen the
+    resolution. `load` does not count on a device's own clock, because other work on the host does not change its times.
+    An emulated device has no other work.
     """
     is_emulated = fingerprint.get("runtime") == EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load

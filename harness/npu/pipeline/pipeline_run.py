@@ -14,12 +14,9 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups, traversal_from
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
 from device_agents.emulated_npu.many_cores.stage_balancing import (
-    ChosenGroups,
     PartitionTask,
     TimedPartition,
     balance_stages,
-    choose_group_count,
-    group_counts,
     place_by_score,
 )
 from device_agents.emulated_npu.many_cores.system_runs import TimedSystem
@@ -33,7 +30,7 @@ from harness.measure.progress import DONE, Observer, begin, ignore
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, Note, compile_network
 from harness.npu.network_model import NetworkModel
-from harness.npu.npu_options import AUTO_GROUPS, Options, PipelineOptions
+from harness.npu.npu_options import Options, PipelineOptions
 from harness.npu.value_check import has_values, system_error
 
 _BALANCED, _BY_SCORE, _VALUES = "balancing the groups", "dividing by score", "comparing values"
@@ -137,19 +134,11 @@ class _Division:
         self._begin = begin_stage
         self._timed = time_program(source.compiled.program, source.compiled.machine)
         self.alone = self._timed.timing
-        self._measured: dict[Machine, tuple[Compiled, NetworkNodes]] = {}
         self._fabric = fabric_of(machine, options.core_storage_bytes)
         self._rule = None if options.partition == "balanced" else _split_rule(options)
-        self._chosen: ChosenGroups | None = None
-        if options.groups == AUTO_GROUPS:
-            most = min(options.cores or self._fabric.cores, self._fabric.cores)
-            begin_stage(_BALANCED, len(group_counts(most)))
-            self._chosen = choose_group_count(self._task, self._fabric, most)
-            self._groups, self.task = self._chosen.groups, self._chosen.task
-        else:
-            begin_stage("compiling for shared memories", 1)
-            self._groups = form_groups(self._fabric, "1" if options.groups is None else options.groups, options.cores)
-            self.task = self._task(self._groups)
+        begin_stage("compiling for shared memories", 1)
+        self._groups = form_groups(self._fabric, "1" if options.groups is None else options.groups, options.cores)
+        self.task = self._task(self._groups)
 
     def _task(self, groups: Sequence[CoreGroup]) -> PartitionTask:
         """Return what every partition starts from: the network as compiled for a core that shares its memories."""
@@ -180,16 +169,14 @@ class _Division:
 
         Its convolutions are computed as in `graph`, if that is given.
         """
-        if crowded not in self._measured:
-            compiled, timed = self._source.compiled, self._timed
-            if graph is not None:
-                compiled = compile_graph(graph, crowded, replace(compiled.options, conv_algorithm="direct"))
-                timed = time_program(compiled.program, crowded)
-            elif crowded != compiled.machine:
-                compiled = compile_model(self._source.model.content, crowded, compiled.options)
-                timed = time_program(compiled.program, crowded)
-            self._measured[crowded] = compiled, network_nodes(compiled.graph, crowded, timed)
-        return self._measured[crowded]
+        compiled, timed = self._source.compiled, self._timed
+        if graph is not None:
+            compiled = compile_graph(graph, crowded, replace(compiled.options, conv_algorithm="direct"))
+            timed = time_program(compiled.program, crowded)
+        elif crowded != compiled.machine:
+            compiled = compile_model(self._source.model.content, crowded, compiled.options)
+            timed = time_program(compiled.program, crowded)
+        return compiled, network_nodes(compiled.graph, crowded, timed)
 
     def runs(self) -> Iterator[PartitionRun]:
         """Yield the balanced partition, then the one by score, both on the same groups, added ones included."""
@@ -200,10 +187,9 @@ class _Division:
             groups = by_score.groups  # including those that were added
         if options.partition in ("both", "balanced"):
             start = time.perf_counter()
-            if self._chosen is None:
-                self._begin(_BALANCED, 1)
+            self._begin(_BALANCED, 1)
             try:
-                placed = self._chosen.placed if self._chosen is not None else balance_stages(self.task, groups)
+                placed = balance_stages(self.task, groups)
                 yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
             except DoesNotFit as error:  # it needs a node in every group; by score, groups may stay empty
                 if by_score is None:

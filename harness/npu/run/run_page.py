@@ -11,7 +11,6 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.statistics import LayerRow
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.unit_commands import Command, Space
-from harness.errors import InputError
 from harness.files import write_whole
 from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import layer_rows
@@ -185,15 +184,13 @@ def _text(span: UnitSpan) -> str:
 
 
 def roofline_plot(run: CoreRun) -> tuple[str, str]:
-    """Return title and figure; raises InputError if no layer has multiply-adds.
+    """Return title and figure, for a run with a layer that has multiply-adds.
 
     The roof is what multipliers and bandwidth of DDR allow. A layer's time is its latency, or the busy time of its
     units if that is longer because other layers hide it. So no layer of the matrix unit is above the roof.
     """
     machine = run.timed.machine
     rows = [row for row in run.rows[:-1] if row.macs]
-    if not rows:
-        raise InputError(f"No layer of {run.name} has multiply-adds", next_step="Omit --roofline")
     known = [row.macs / _ddr_bytes(row) for row in rows if _ddr_bytes(row)]
     ridge = _peak(machine) / machine.ddr.bytes_per_s
     far = _WITHOUT_BYTES * max([*known, ridge])

@@ -1,4 +1,4 @@
-"""A comparison of splits as the fields of a JSON object, CSV rows and text tables."""
+"""A comparison of splits as the fields of a JSON object and as text tables."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -63,27 +63,6 @@ def _layer_fields(split: SplitComparison, studied: StudiedLayer, operator: str) 
 def _ways(study: SplitStudy) -> tuple[StudiedNetwork, ...]:
     """Return one core at its best, then the ways to split the network."""
     return study.networks if study.chained is None else (study.chained, *study.networks)
-
-
-def candidate_rows(split: SplitComparison) -> list[dict[str, Any]]:
-    """Return the rows of the CSV file: every candidate of every layer, then every split of the network (no layer)."""
-    fields = json_fields(split)
-    rows = [
-        {
-            "layer": layer["name"],
-            "operators": layer["operators"],
-            "split": one["split"],
-            "predicted_cycles": one["predicted_cycles"],
-            "cycles": one["cycles"],
-            "predicted_best": one["split"] == layer["predicted_best"],
-            "true_best": one["split"] == layer["true_best"] if split.verified else None,
-        }
-        for layer in fields["layers"]
-        for one in layer["candidates"]
-    ]
-    blank = dict.fromkeys(("layer", "operators", "predicted_best", "true_best"))
-    names = ("split", "predicted_cycles", "cycles")
-    return rows + [{**blank, **{name: one[name] for name in names}} for one in fields["networks"]]
 
 
 def split_tables(split: SplitComparison) -> list[Part]:

@@ -48,10 +48,6 @@ _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
 """The units that orders take to be half as fast, one each; None for the order of the times as they are."""
-_SHORT_ITEMS = 400
-"""Items of a program whose orders are compared with the time of instructions."""
-_ABOUT = 1.05
-"""How much longer such an order may take by the formula."""
 _MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
@@ -62,14 +58,12 @@ _GAPS_OF_SHARED = _GAPS[:-1]
 class Ordered(NamedTuple):
     """The items of a core, and their time by the formula of S2.6, in picoseconds.
 
-    `conflicts` are those of the commands in the order of the items. `alike` are other items of a short program, with
-    their times, that take about as long by the formula, which knows nothing of the time of instructions.
+    `conflicts` are those of the commands in the order of the items.
     """
 
     predicted_ps: int
     items: list[Item]
     conflicts: Sequence[Conflicts] = ()
-    alike: Sequence[tuple[int, list[Item]]] = ()
 
 
 class KnownCommands:
@@ -162,8 +156,7 @@ def order(
         if ahead is not None and ahead[0] <= _WORTH_BY_TIME:
             through = clock.ordered(synchronise(ahead[1], clock.memory_of))
             best = through if through.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
-    alike = [each[:2] for each in clock.short if each.predicted_ps <= _ABOUT * best.predicted_ps]
-    return best._replace(alike=[each for each in alike if each[1] is not best.items])
+    return best
 
 
 def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
@@ -202,14 +195,10 @@ class _Clock:
     def __init__(self, machine: Machine, known: KnownCommands) -> None:
         self.machine, self.costs, self.known = machine, costs_of(machine), known
         self.memory_of = known.memory_of
-        self.short: list[Ordered] = []
 
     def ordered(self, items: list[Item]) -> Ordered:
-        """Return items with their predicted time; `short` keeps those of short programs."""
-        found = Ordered(predicted_time_ps(items, self.machine, self.costs, self.known.durations_ps), items)
-        if len(items) <= _SHORT_ITEMS:
-            self.short.append(found)
-        return found
+        """Return items with their predicted time."""
+        return Ordered(predicted_time_ps(items, self.machine, self.costs, self.known.durations_ps), items)
 
     def in_order(self, commands: Sequence[Command], conflicts: Sequence[Conflicts], order: Sequence[int]) -> Ordered:
         """Return the commands in an order of their positions that keeps their conflicts."""

@@ -334,9 +334,7 @@ class SplitPredictor:
         return _Slice(tuple(items), work, loaded)
 
     def _ordered(self, part: Graph, machine: Machine, externals: Externals) -> tuple[list[Command], list[Item]]:
-        """Return the commands of a slice, and the items of its queues, as they are compiled: a core that is alone tries
-        several ways.
-        """
+        """Return the commands of a slice and the items of its queues, as compiled; a single core tries several ways."""
         cores = len(self._kind_of)
         planner = Planner(part, machine, self._options, externals)
         several = (each.decisions for each in decide_by_each_assumption(planner))

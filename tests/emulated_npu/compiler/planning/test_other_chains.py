@@ -7,10 +7,9 @@ import numpy as np
 from networks_on_npu import network_of, small_machine
 from small_models import node, values
 
-from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import DEFAULT
-from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import KnownCommands, order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import WrittenChains, plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision, Planner
@@ -18,9 +17,7 @@ from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.prediction.changed_chains import FastestChains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.compiler.stages import compile_model
-from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.timing.simulation import simulate, simulate_program
 
 
 def _branches() -> tuple[bytes, Machine]:
@@ -48,16 +45,11 @@ def _branches() -> tuple[bytes, Machine]:
     return network.model, machine
 
 
-def _ordered(compiled: Compiled, decisions: Sequence[Decision]) -> Ordered:
-    """Return the order of a network in some chains."""
-    (group,) = plan(divide(compiled.graph, compiled.machine), DEFAULT, decisions={0: tuple(decisions)})
-    (core,) = group.cores
-    return order(core.commands, compiled.machine, DEFAULT, core.cached)
-
-
 def _formula_ps(compiled: Compiled, decisions: Sequence[Decision]) -> int:
     """Return the time of a network in some chains by the formula."""
-    return _ordered(compiled, decisions).predicted_ps
+    (group,) = plan(divide(compiled.graph, compiled.machine), DEFAULT, decisions={0: tuple(decisions)})
+    (core,) = group.cores
+    return order(core.commands, compiled.machine, DEFAULT, core.cached).predicted_ps
 
 
 def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
@@ -71,17 +63,6 @@ def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
     assert {(3,), (1, 3)} <= ends
     chosen_ps = _formula_ps(compiled, chosen)
     assert all(chosen_ps <= _formula_ps(compiled, way) for way in others)
-
-
-def test_a_short_program_has_the_order_that_is_fastest_with_the_time_of_instructions() -> None:
-    """Of orders that are about as fast by the formula, which knows no instructions, the simulated time decides."""
-    model, machine = _branches()
-    compiled = compile_model(model, replace(machine, io_queue_depth=2, issue_cycles=8))
-    found = _ordered(compiled, compiled.decisions)
-    codes = [emit(items) for _, items in (found[:2], *found.alike)]
-    times_ps = [simulate(sequence(code, layer_of=layer_of), compiled.machine).makespan_ps for code, layer_of in codes]
-    assert min(times_ps) < max(times_ps)
-    assert simulate_program(compiled.program, compiled.machine).makespan_ps == min(times_ps)
 
 
 def _convolutions(channels: int, size: int, count: int = 4) -> tuple[bytes, Machine]:
