@@ -20,10 +20,12 @@ PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
 """The attributes of FusedGemm with the parameters of its activation."""
 _ATTRIBUTE_TYPES: Mapping[str, int] = {
     **dict.fromkeys(("activation", "reduction", "mode", "padding_mode"), AttributeProto.STRING),
-    **dict.fromkeys((*PARAMETERS, "alpha", "beta", "epsilon"), _FLOAT),
+    **dict.fromkeys((*PARAMETERS, "alpha", "beta", "epsilon", "mask_filter_value", "scale", "softcap"), _FLOAT),
     "activation_params": AttributeProto.FLOATS,
-    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB", "axis"), _INT),
-    **dict.fromkeys(("num_heads", "interleaved", "rotary_embedding_dim"), _INT),
+    "qkv_hidden_sizes": AttributeProto.INTS,
+    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB", "K", "N", "bits", "block_size", "axis"), _INT),
+    **dict.fromkeys(("num_heads", "kv_num_heads", "unidirectional", "do_rotary", "local_window_size"), _INT),
+    **dict.fromkeys(("interleaved", "rotary_interleaved", "rotary_embedding_dim", "smooth_softmax"), _INT),
 }
 _AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "ReduceProd": 18}
 """The opset from which the axes of a reduction are an input."""
@@ -111,6 +113,12 @@ class Decomposition:
     def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any] | None = None) -> str:
         """Add an operator on numbers."""
         return self._add(op, inputs, attributes or {})
+
+    def compute_several(self, op: str, inputs: Sequence[str], count: int) -> list[str]:
+        """Add an operator with several results."""
+        outputs = [f"{self._name}/{op}_{len(self.nodes)}_{place}" for place in range(count)]
+        self.nodes.append(helper.make_node(op, list(inputs), outputs))
+        return outputs
 
     def constant(self, value: Array) -> str:
         """Add a constant."""

@@ -14,7 +14,14 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading import fused, quantised, sampled, scattered
+from device_agents.emulated_npu.compiler.graph.reading import (
+    attention,
+    fused,
+    packed_weights,
+    quantised,
+    sampled,
+    scattered,
+)
 from device_agents.emulated_npu.compiler.graph.reading.decomposition import Decompose, Decomposition
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
@@ -56,7 +63,11 @@ IsWhole = Callable[[NodeProto], bool]
 _DECOMPOSITIONS: Mapping[tuple[str, str], Decompose] = {
     **quantised.DECOMPOSITIONS,
     ("", "GridSample"): sampled.grid_sample,
-    **{(RUNTIME, operator): decompose for operator, decompose in fused.DECOMPOSITIONS.items()},
+    **{
+        (RUNTIME, operator): decompose
+        for several in (fused.DECOMPOSITIONS, attention.DECOMPOSITIONS, packed_weights.DECOMPOSITIONS)
+        for operator, decompose in several.items()
+    },
 }
 
 

@@ -209,19 +209,3 @@ def test_others_are_refused() -> None:
     assert error.next_step.startswith("If ONNX Runtime optimised this file, ")
     other = refused(helper.make_model(helper.make_graph([node("Det", "x", "y")], "g", [], [])))
     assert "docs/emulator.md" in other.next_step
-
-
-@pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize("places", [np.array([3]), np.array([[0, 1, 2], [4, 2, 7]])])
-@pytest.mark.parametrize("shape", [(2, 3, 32), (2, 4, 3, 8)])
-def test_rotary_embeddings(shape: tuple[int, ...], places: Array, interleaved: int) -> None:
-    """Pairs of elements are turned by the angles of their places, from the first one on or for each row."""
-    tables = {name: values((16, 4), seed, -1, 1) for seed, name in enumerate("cs")}
-    check_values("RotaryEmbedding", "x p c s", {"x": values(shape), "p": places, **tables}, interleaved=interleaved)
-
-
-def test_rotary_embeddings_of_a_part() -> None:
-    """Elements behind those that are turned stay as they are."""
-    tables = {name: values((16, 2), seed) for seed, name in enumerate("cs")}
-    tensors = {"x": values((2, 3, 32)), "p": np.array([0]), **tables}
-    check_values("RotaryEmbedding", "x p c s", tensors, num_heads=4, rotary_embedding_dim=4)
