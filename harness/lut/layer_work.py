@@ -32,7 +32,7 @@ _SHOWN_INPUTS = 2
 _LARGEST_ERROR = 0.1
 """The largest standard error, as a fraction, of a latency that shows a rate."""
 _ROOF = 0.99
-"""The quantile of the rates that is the roof: single layers are faster, because others hide a part of them."""
+"""The quantile of the rates that is the roof: noise makes single layers faster."""
 _LEAST_SHARE, _LEAST_RATIO = 0.5, 2.0
 """What bounds a layer takes at least this share of its latency, and this many times as long as any other work."""
 
@@ -135,9 +135,13 @@ class DeviceRoofs:
 
     @classmethod
     def of(cls, table: Lut) -> DeviceRoofs:
-        """Return the roofs that a table shows."""
+        """Return the roofs that a table shows.
+
+        In a neighbourhood, other layers may hide a part of a layer's work, so these entries show no roof.
+        """
         step = -(-len(table.entries) // _MOST) or 1
-        sure = [one for one in table.entries[::step] if one.resolved and one.stderr_s < _LARGEST_ERROR * one.latency_s]
+        alone = [one for one in table.entries[::step] if "@" not in one.context]
+        sure = [one for one in alone if one.resolved and one.stderr_s < _LARGEST_ERROR * one.latency_s]
         worked = [(work_of(one.signature), one.latency_s) for one in sure]
         rows = np.array([np.array(_amounts(work)) / latency_s for work, latency_s in worked if work is not None])
         if len(rows) < _FEWEST:
