@@ -27,14 +27,21 @@ class RowOptions:
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Show the first N layers only; 0 shows all.")] = 0
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """The files that the command writes."""
+
+    csv: arguments.CsvFile = None
+    html: arguments.HtmlFile = None
+
+
 @spread
 @limited(2)
 def run_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
     options: RunOptions,
-    csv: arguments.CsvFile = None,
-    html: arguments.HtmlFile = None,
+    files: RunFiles,
     *,
     compiler: Annotated[Options, Heading("Options of the compiler")],
     shown: RowOptions,
@@ -65,12 +72,12 @@ def run_command(
         loaded = load(model, machine, compiler, *network.read, note, observe)
         run = run_on_one_core(loaded, options, note, observe)
         observe(DONE)
-    if csv is not None:
-        write_csv(csv, layer_rows(run))
-    if html is not None:
+    if files.csv is not None:
+        write_csv(files.csv, layer_rows(run))
+    if files.html is not None:
         from harness.npu.run.run_page import write_run
 
-        write_run(html, run, command_line())
+        write_run(files.html, run, command_line())
     if json:
         print_json(**json_fields(run))
     else:
