@@ -71,7 +71,7 @@ def _pictures(run: CoreRun) -> Iterator[CaptionedFigure]:
     yield CaptionedFigure("Latency of the layers: every cycle of the run belongs to one of them.", bars(drawn))
     yield CaptionedFigure("Work of each unit over time; a bar is the work on one layer.", gantt(run.timed))
     if any(row.macs for row in run.rows[:-1]):
-        title, figure = roofline_plot(run)
+        title, figure = _roofline_plot(run)
         yield CaptionedFigure(f"{display(title)}. A layer on the roof uses all multipliers or all bandwidth.", figure)
     filled = buffer_plot(run.timed)
     if filled:
@@ -183,7 +183,7 @@ def _text(span: UnitSpan) -> str:
     return f"{span.unit}, {duration(begin_s)} to {duration(end_s)}, {counted(span.commands, 'command')}"
 
 
-def roofline_plot(run: CoreRun) -> tuple[str, str]:
+def _roofline_plot(run: CoreRun) -> tuple[str, str]:
     """Return title and figure, for a run with a layer that has multiply-adds.
 
     The roof is what multipliers and bandwidth of DDR allow. A layer's time is its latency, or the busy time of its
