@@ -59,9 +59,9 @@ def test_no_bound_is_named_where_it_is_not_clear(tmp_path: Path) -> None:
     assert bounds(path, (float(macs), 3.0 * weights, NO_ROOF))[0] == "arithmetic"
 
 
-def test_a_table_shows_the_roofs_of_its_machine() -> None:
+def test_a_table_shows_the_roofs_of_its_machine(tmp_path: Path) -> None:
     """The published table has the rates of npu01's multipliers and of its external memory, within 5 %."""
-    machine, rates = load_preset("edge"), DeviceRoofs.of(open_lut("npu01")).rates
+    machine, rates = load_preset("edge"), DeviceRoofs.of(open_lut("npu01", workspace=tmp_path)).rates
     assert rates is not None
     assert rates[0] == pytest.approx(machine.mfu.multipliers * machine.clock_hz, rel=0.05)
     assert rates[1] == pytest.approx(machine.ddr.bytes_per_s, rel=0.05)
